@@ -1,0 +1,45 @@
+"""Where and how checkpoints are stored."""
+
+import os
+from abc import ABC, abstractmethod
+from typing import Any
+
+import fsspec
+
+from gpulayer.fabric.utilities.files import load_file, save_file
+
+
+class CheckpointIO(ABC):
+    """Where and how checkpoints are stored; outsiders can write their own."""
+
+    @abstractmethod
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str, storage_options: Any = None) -> None:
+        """Store `checkpoint` under `path`, whole or not at all."""
+
+    @abstractmethod
+    def load_checkpoint(self, path: str, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        """What was stored under `path`."""
+
+    @abstractmethod
+    def remove_checkpoint(self, path: str) -> None:
+        """Delete what is stored under `path`; nothing happens if there is none."""
+
+    def teardown(self) -> None:
+        """Finish what is under way."""
+
+
+class TorchCheckpointIO(CheckpointIO):
+    """`torch.save` and `torch.load` on any path that fsspec reads: local, memory://, s3:// ..."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str, storage_options: Any = None) -> None:
+        if storage_options is not None:
+            raise TypeError("`storage_options` needs a CheckpointIO of your own that takes them; this one writes torch files.")
+        save_file(checkpoint, path)
+
+    def load_checkpoint(self, path: str, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        return load_file(path, map_location, weights_only)
+
+    def remove_checkpoint(self, path: str) -> None:
+        filesystem, target = fsspec.core.url_to_fs(os.fspath(path))
+        if filesystem.exists(target):
+            filesystem.rm(target, recursive=True)

@@ -1,0 +1,135 @@
+"""Strings to objects: the only place that reads "auto", "gpu", "bf16-mixed" and the like."""
+
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+
+from gpulayer.fabric.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator, MPSAccelerator
+from gpulayer.fabric.checkpoint.io import CheckpointIO
+from gpulayer.fabric.precision import MixedPrecision, Precision
+from gpulayer.fabric.strategies import SingleDeviceStrategy, Strategy
+from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+
+_ACCELERATORS: dict[str, type[Accelerator]] = {
+    "cpu": CPUAccelerator,
+    "cuda": CUDAAccelerator,
+    "mps": MPSAccelerator,
+}
+
+# What users write, and the one name that the library uses for it.
+_PRECISIONS = {
+    "32": "32-true",
+    "32-true": "32-true",
+    "bf16": "bf16-mixed",
+    "bf16-mixed": "bf16-mixed",
+}
+
+
+def resolve_accelerator(accelerator: str | Accelerator) -> Accelerator:
+    """The accelerator that `accelerator` names.
+
+    Raises:
+        MisconfigurationException: an unknown name, or a device that this machine does not have.
+    """
+    if isinstance(accelerator, Accelerator):
+        return accelerator
+    if accelerator == "auto":
+        best = next((kind for kind in (CUDAAccelerator, MPSAccelerator) if kind.is_available()), CPUAccelerator)
+        return best()
+    if accelerator == "gpu":
+        kind = next((kind for kind in (CUDAAccelerator, MPSAccelerator) if kind.is_available()), None)
+        if kind is None:
+            raise MisconfigurationException(
+                "`accelerator='gpu'`, but torch sees no GPU here. Use `accelerator='auto'` to take what there is, or "
+                f"check the driver and the torch build (this one is {torch.__version__})."
+            )
+        return kind()
+    if accelerator not in _ACCELERATORS:
+        raise MisconfigurationException(
+            f"`accelerator={accelerator!r}` is unknown: choose 'auto', 'gpu', {', '.join(map(repr, _ACCELERATORS))}"
+            f"{_did_you_mean(accelerator, ['auto', 'gpu', *_ACCELERATORS])}, or pass an Accelerator."
+        )
+    kind = _ACCELERATORS[accelerator]
+    if not kind.is_available():
+        raise MisconfigurationException(
+            f"`accelerator={accelerator!r}`, but torch sees no such device here. Use `accelerator='auto'` to take what there is."
+        )
+    return kind()
+
+
+def resolve_precision(precision: Any, device_type: str) -> Precision:
+    """The precision that `precision` names: 32, "bf16", "bf16-mixed" ...
+
+    Raises:
+        MisconfigurationException: an unknown name.
+    """
+    if isinstance(precision, Precision):
+        return precision
+    text = "32-true" if precision is None else str(precision)
+    name = _PRECISIONS.get(text)
+    if name is None:
+        raise MisconfigurationException(
+            f"`precision={precision!r}` is not available: choose one of {', '.join(map(repr, _PRECISIONS))}."
+        )
+    return MixedPrecision(device_type) if name == "bf16-mixed" else Precision()
+
+
+def resolve_strategy(
+    strategy: str | Strategy,
+    accelerator: str | Accelerator,
+    devices: int | str | list[int],
+    num_nodes: int,
+    precision: Any,
+    plugins: Any,
+) -> Strategy:
+    """One strategy, ready to use, from the Trainer's or Fabric's arguments.
+
+    Raises:
+        MisconfigurationException: an argument that cannot be had here, with what can.
+    """
+    if isinstance(strategy, Strategy):
+        return strategy
+    if strategy not in ("auto", "single_device"):
+        raise MisconfigurationException(
+            f"`strategy={strategy!r}` is not available in this version, which trains on one device: "
+            "use 'auto' or 'single_device'."
+        )
+    if num_nodes != 1:
+        raise MisconfigurationException(f"`num_nodes={num_nodes}`: this version trains on one machine; use `num_nodes=1`.")
+    resolved = resolve_accelerator(accelerator)
+    count = 1 if devices == "auto" else devices
+    chosen = resolved.get_parallel_devices(resolved.parse_devices(count))
+    if len(chosen) != 1:
+        raise MisconfigurationException(
+            f"`devices={devices!r}` is {len(chosen)} devices; this version trains on one: use `devices=1`."
+        )
+    found_precision, checkpoint_io = _sort_plugins(plugins)
+    if found_precision is not None and precision is not None:
+        raise MisconfigurationException(
+            f"`precision={precision!r}` and a Precision in `plugins` were both given: give one of them."
+        )
+    return SingleDeviceStrategy(
+        chosen[0], resolved, found_precision or resolve_precision(precision, chosen[0].type), checkpoint_io
+    )
+
+
+def _sort_plugins(plugins: Any) -> tuple[Precision | None, CheckpointIO | None]:
+    """What of `plugins` is a precision and what a checkpoint IO."""
+    precision: Precision | None = None
+    checkpoint_io: CheckpointIO | None = None
+    for plugin in plugins if isinstance(plugins, (list, tuple)) else [] if plugins is None else [plugins]:
+        if isinstance(plugin, Precision):
+            precision = plugin
+        elif isinstance(plugin, CheckpointIO):
+            checkpoint_io = plugin
+        else:
+            raise MisconfigurationException(
+                f"`plugins` holds a {type(plugin).__name__}; it takes a Precision and a CheckpointIO."
+            )
+    return precision, checkpoint_io
+
+
+def _did_you_mean(given: str, known: list[str]) -> str:
+    near = get_close_matches(given, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,0 +1,126 @@
+"""Files of tensors: written beside their target, flushed to disk and renamed, so that a reader never sees half of one."""
+
+import os
+import pickle
+import tempfile
+import zipfile
+from typing import Any
+
+import fsspec
+import torch
+from fsspec.implementations.local import LocalFileSystem
+
+from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+
+
+def save_file(content: dict[str, Any], path: Any) -> None:
+    """`torch.save` to a local path or any URL that fsspec writes; the target is replaced whole or not at all."""
+    filesystem, target = fsspec.core.url_to_fs(os.fspath(path))
+    if isinstance(filesystem, LocalFileSystem):
+        _save_locally(content, target)
+    else:
+        filesystem.makedirs(filesystem._parent(target), exist_ok=True)
+        with filesystem.transaction, filesystem.open(target, "wb") as file:
+            torch.save(content, file)
+
+
+def _save_locally(content: dict[str, Any], target: str) -> None:
+    """Write a temporary file in the same folder, flush it to the disk, and rename it onto the target."""
+    folder = os.path.dirname(target) or "."
+    os.makedirs(folder, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{os.path.basename(target)}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp made it private; a checkpoint is as readable as any new file
+        os.replace(temporary, target)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+    _flush_folder(folder)
+
+
+def _umask() -> int:
+    """The process's umask; it can only be read by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _flush_folder(folder: str) -> None:
+    """Make the rename itself survive a power cut. Not every system can open a folder; there the rename is as safe as it gets."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass
+    finally:
+        os.close(handle)
+
+
+def load_file(path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+    """Read a checkpoint.
+
+    Args:
+        path: a path, an fsspec URL, or an open binary file.
+        map_location: as in `torch.load`.
+        weights_only: None and True load plain data only, so that a file from elsewhere cannot run code.
+
+    Returns:
+        What was saved.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        MisconfigurationException: the file is no checkpoint, is damaged, or holds objects that were not allowed.
+    """
+    name = str(path)
+    safe = True if weights_only is None else weights_only
+    try:
+        if hasattr(path, "read"):
+            checkpoint = torch.load(path, map_location=map_location, weights_only=safe)
+        else:
+            filesystem, target = fsspec.core.url_to_fs(os.fspath(path))
+            if not filesystem.exists(target):
+                raise FileNotFoundError(f"There is no checkpoint at {name!r}.")
+            if filesystem.isdir(target):
+                raise MisconfigurationException(f"{name!r} is a folder; give the path of a checkpoint file in it.")
+            with filesystem.open(target, "rb") as file:
+                checkpoint = torch.load(file, map_location=map_location, weights_only=safe)
+    except pickle.UnpicklingError as error:
+        if "Weights only load failed" in str(error) and "Unsupported" in str(error) or "GLOBAL" in str(error):
+            raise MisconfigurationException(
+                f"{name!r} holds more than plain data, and loading that could run code: {_refused(str(error))}. "
+                "If you trust where the file is from, pass `weights_only=False`, or allow the class with "
+                "`torch.serialization.add_safe_globals([...])`."
+            ) from error
+        raise _no_checkpoint(name, error) from error
+    except (EOFError, zipfile.BadZipFile, RuntimeError, UnicodeDecodeError, ValueError, KeyError) as error:
+        raise _no_checkpoint(name, error) from error
+    if not isinstance(checkpoint, dict):
+        raise MisconfigurationException(
+            f"{name!r} holds a {type(checkpoint).__name__}, not the dict of a checkpoint. "
+            "Give a file that `trainer.save_checkpoint` or ModelCheckpoint wrote."
+        )
+    return checkpoint
+
+
+def _refused(message: str) -> str:
+    """The part of torch's long message that names the class."""
+    for line in message.splitlines():
+        if "GLOBAL" in line:
+            return line.strip()
+    return message.splitlines()[0]
+
+
+def _no_checkpoint(name: str, error: Exception) -> MisconfigurationException:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return MisconfigurationException(
+        f"{name!r} is no checkpoint, or a damaged one ({reason}). "
+        "Give a file that `trainer.save_checkpoint` or ModelCheckpoint wrote."
+    )

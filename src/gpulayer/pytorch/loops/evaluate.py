@@ -1,0 +1,58 @@
+"""The evaluation loop: validation, inside `fit` or alone, and test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpulayer.pytorch.loops.progress import Position
+from gpulayer.pytorch.loops.run import Evaluation, Run
+
+
+def evaluate(run: Run, evaluation: Evaluation | None, owed: bool = False) -> list[dict[str, float]]:
+    """Every batch of every loader through the step.
+
+    Args:
+        run: the run.
+        evaluation: what to evaluate.
+        owed: whether it is the validation that training owes after a batch: loggers then get the step that the batch
+            had, and a checkpoint written in its last hook says that it is done.
+
+    Returns:
+        The metrics, one dict for each loader.
+    """
+    assert evaluation is not None
+    results, at, counts = run.results, run.progress, evaluation.counts
+    step, takes, several = evaluation.step, evaluation.takes, evaluation.several
+    on_batch_start, on_batch_end = evaluation.on_batch_start, evaluation.on_batch_end
+    stepping = results.stepping[evaluation.stage]
+    counts.start()
+    with evaluation.context():
+        set_back = evaluation.set_eval()
+        evaluation.on_start()
+        evaluation.on_epoch_start()
+        for index, batches in enumerate(evaluation.loaders):
+            results.loader = index if several else None
+            batches.set_epoch(at.epoch)
+            for batch, i in batches:
+                args = (batch, i, index) if several else (batch, i)
+                results.batch, results.batch_size = batch, None
+                on_batch_start(*args)
+                output = step(*args[:takes])
+                on_batch_end(output, *args)
+                counts.count()
+                if stepping:
+                    results.evaluation_step_done(evaluation.stage, counts.total - 1, at.epoch)
+        results.end(evaluation.stage)
+        evaluation.on_epoch_end()
+        results.send_epoch(evaluation.stage, max(at.window - owed, 0), at.epoch)
+        if owed:
+            at.position = Position.VALIDATED
+        evaluation.on_end()
+        set_back()
+        return by_loader(results.close(evaluation.stage), len(evaluation.loaders))
+
+
+def by_loader(metrics: dict[int | None, dict[str, float]], loaders: int) -> list[dict[str, float]]:
+    """One dict for each loader; what was logged for none in particular is in all of them."""
+    common: dict[str, Any] = metrics.get(None, {})
+    return [{**common, **metrics.get(index, {})} for index in range(loaders)]

@@ -1,0 +1,175 @@
+"""The training loop. Read this file first.
+
+`fit` is the order of everything that happens in training. What can be decided before the first batch already is: the
+fields of `Run` are ready-made callables, and a hook that nobody overrides is a no-op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from torch import Tensor
+
+from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
+from gpulayer.pytorch.loops.evaluate import evaluate
+from gpulayer.pytorch.loops.hooks import nothing
+from gpulayer.pytorch.loops.progress import Position
+from gpulayer.pytorch.loops.run import Run
+
+SKIP_EPOCH = -1
+
+
+def fit(run: Run) -> None:
+    """Epochs, batches, one optimization per batch, validation when it is due."""
+    hooks, at, results, schedulers = run.hooks, run.progress, run.results, run.schedulers
+    if run.done() and not at.mid_epoch:
+        return
+    hooks.on_train_start()
+    while at.mid_epoch or not run.done():
+        more = start_epoch(run)
+        train, accumulate, skipped = run.train, run.trainer.accumulate_grad_batches, False
+        for batch, i in train if more else ():
+            at.last_batch = train.is_last
+            results.batch, results.batch_size = batch, None
+            if hooks.on_train_batch_start(batch, i) == SKIP_EPOCH:
+                skipped = True
+                break
+            step_now = at.last_batch or (i + 1) % accumulate == 0
+            if run.manual:
+                output = run.training_step(batch, i)
+            elif run.closure_step is not None:
+                output = run.closure_step(partial(forward_backward, run, batch, i, accumulate, step_now), i, step_now)
+            else:
+                output = forward_backward(run, batch, i, accumulate, step_now)
+                if step_now:
+                    run.optimizer_step()
+            at.step += step_now and not run.manual
+            at.batch_done(step_now)
+            if schedulers.by_step and step_now:
+                run.step_schedulers(schedulers.by_step, at.step)
+            if schedulers.by_epoch and at.last_batch:
+                run.step_schedulers(schedulers.by_epoch, at.epoch + 1)
+            if hooks.on_train_batch_end is not nothing:
+                hooks.on_train_batch_end(as_outputs(output, run, i, accumulate), batch, i)
+            if step_now:
+                results.step_done(at.window, at.epoch)
+            if finish_batch(run, step_now):
+                break
+        finish_epoch(run, skipped)
+    hooks.on_train_end()
+
+
+def forward_backward(run: Run, batch: Any, i: int, accumulate: int, step_now: bool) -> Any:
+    """One batch's loss and gradients; if the optimizer steps after it, also what precedes the step."""
+    hooks, optimizer = run.hooks, run.optimizer
+    with run.grad_sync(step_now):
+        output = run.training_step(batch, i)
+        loss = output if type(output) is Tensor else loss_of(output)
+        if i % accumulate == 0:
+            hooks.on_before_zero_grad(optimizer)
+            run.zero_grad(optimizer, i)
+        if loss is not None:
+            if accumulate > 1:
+                loss = loss / run.window(i, accumulate)
+            hooks.on_before_backward(loss)
+            run.backward(loss)
+            hooks.on_after_backward()
+    if step_now:
+        if accumulate > 1 and run.window(i, accumulate) > i % accumulate + 1:
+            # The loader had no length, so its last window turned out shorter than the losses were divided by.
+            run.scale_gradients(accumulate / (i % accumulate + 1))
+        hooks.on_before_optimizer_step(optimizer)
+        run.clip(optimizer)
+    return output
+
+
+def loss_of(output: Any) -> Tensor | None:
+    """The loss in what `training_step` returned.
+
+    Raises:
+        MisconfigurationException: it is neither a tensor, nor a dict with "loss", nor None.
+    """
+    if output is None:
+        rank_zero_warn("`training_step` returned None: the batch adds no gradients.")
+        return None
+    loss = output.get("loss") if isinstance(output, Mapping) else output
+    if isinstance(loss, Tensor):
+        return loss
+    given = f"a dict with {sorted(map(str, output))}" if isinstance(output, Mapping) else f"{output!r}"
+    raise MisconfigurationException(
+        f"`training_step` returned {given}. Return the loss as a tensor, a dict with it under 'loss', or None."
+    )
+
+
+def as_outputs(output: Any, run: Run, i: int, accumulate: int) -> Any:
+    """What `on_train_batch_end` is given: a dict whose "loss" is detached and divided for accumulation."""
+    if output is None:
+        return {} if run.manual else None
+    loss = output["loss"] if isinstance(output, Mapping) and "loss" in output else output
+    if isinstance(loss, Tensor):
+        loss = loss.detach()
+        if accumulate > 1 and not run.manual:
+            loss = loss / run.window(i, accumulate)
+        return {**output, "loss": loss} if isinstance(output, Mapping) else {"loss": loss}
+    return output
+
+
+def start_epoch(run: Run) -> bool:
+    """The epoch's first hook; in a resumed epoch also what the checkpoint's last batch still owed.
+
+    Returns:
+        Whether the epoch has batches to train; a resumed one may be at its end.
+    """
+    at, hooks = run.progress, run.hooks
+    run.restart_clock()
+    run.reload()
+    if hooks.callbacks != run.trainer.callbacks:  # someone added one
+        hooks.resolve(run.trainer.callbacks)
+        if run.validation is not None:
+            run.validation.take_hooks(hooks)
+    run.train.set_epoch(at.epoch)
+    run.train.start = at.batch_in_epoch
+    if at.position is Position.EPOCH:
+        return False
+    resumed, ended = at.mid_epoch, at.last_batch
+    if not ended:
+        hooks.on_train_epoch_start()
+    return not (resumed and finish_batch(run, step_now=True)) and not ended
+
+
+def finish_batch(run: Run, step_now: bool) -> bool:
+    """What a finished batch owes: validation, then the schedulers that watch a metric. Returns whether to stop."""
+    at = run.progress
+    if at.position is Position.BATCH and run.validation_due():
+        if step_now:  # otherwise they are half of an accumulated step
+            run.module.on_validation_model_zero_grad()
+        evaluate(run, run.validation, owed=True)
+    if run.schedulers.plateau_by_step and step_now and at.position is not Position.READY:
+        run.step_schedulers(run.schedulers.plateau_by_step, at.step)
+    at.position = Position.READY
+    if monotonic() >= run.next_line:
+        run.report_line()
+        run.restart_clock()
+    return run.stopping()
+
+
+def finish_epoch(run: Run, skipped: bool) -> None:
+    """The epoch's metrics and last hooks, the schedulers that watch a metric, the count."""
+    at, results, schedulers = run.progress, run.results, run.schedulers
+    results.end("train")
+    if at.position is not Position.EPOCH:
+        at.position = Position.EPOCH
+        run.hooks.on_train_epoch_end()
+    stepped = at.step > at.epoch_start_step
+    if skipped and stepped:  # the loop above moves them after the last batch, which did not come
+        run.step_schedulers(schedulers.by_epoch, at.epoch + 1)
+    if at.last_batch or (skipped and stepped):
+        run.step_schedulers(schedulers.plateau_by_epoch, at.epoch + 1)
+    results.send_epoch("train", max(at.window - 1, 0), at.epoch)
+    run.report_epoch()
+    results.close("train")
+    at.epoch_done()

@@ -1,0 +1,84 @@
+"""Hooks: every hook of a run as one callable, resolved once.
+
+A hook that nobody overrides is `nothing`; the others are a function that calls the overridden methods in order. The mark
+"which hook is running", which `self.log` needs, is part of that function, so that it costs nothing where unused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gpulayer.pytorch.core.callback import Callback, Monitor
+from gpulayer.pytorch.core.hooks import overridden
+from gpulayer.pytorch.core.module import Module
+
+if TYPE_CHECKING:
+    from gpulayer.pytorch.loops.results import Results
+
+# Hooks that both callbacks and the module have; callbacks are called first.
+SHARED = (
+    "on_fit_start on_fit_end on_train_start on_train_end on_train_epoch_start on_train_epoch_end "
+    "on_train_batch_start on_train_batch_end on_before_zero_grad on_before_backward on_after_backward "
+    "on_before_optimizer_step "
+    "on_validation_start on_validation_end on_validation_epoch_start on_validation_epoch_end "
+    "on_validation_batch_start on_validation_batch_end "
+    "on_test_start on_test_end on_test_epoch_start on_test_epoch_end on_test_batch_start on_test_batch_end "
+    "on_predict_start on_predict_end on_predict_epoch_start on_predict_epoch_end "
+    "on_predict_batch_start on_predict_batch_end"
+).split()
+CALLBACKS_ONLY = ("on_sanity_check_start", "on_sanity_check_end")
+MONITORS_LAST = frozenset({"on_train_epoch_end"})
+
+
+def nothing(*_: Any) -> None:
+    """The hook that nobody overrides."""
+
+
+class Hooks:
+    """One attribute for each name in `SHARED` and `CALLBACKS_ONLY`: the callable to call."""
+
+    def __init__(self, trainer: Any, module: Module, callbacks: Iterable[Callback], results: Results) -> None:
+        self._parts = (trainer, module, results)
+        self.resolve(callbacks)
+
+    def resolve(self, callbacks: Iterable[Callback]) -> None:
+        """Look at the callbacks; again, when there are new ones."""
+        trainer, module, results = self._parts
+        self.callbacks = list(callbacks)
+        for name in (*SHARED, *CALLBACKS_ONLY):
+            users = [callback for callback in self.callbacks if overridden(name, callback, Callback)]
+            late = [user for user in users if name in MONITORS_LAST and isinstance(user, Monitor)]
+            calls: list[Callable[..., Any]] = [
+                partial(getattr(user, name), trainer, module) for user in users if user not in late
+            ]
+            own = getattr(module, name) if name not in CALLBACKS_ONLY and overridden(name, module, Module) else None
+            after = [partial(getattr(user, name), trainer, module) for user in late]
+            setattr(self, name, chain(name, calls, own, after, results) if calls or own or after else nothing)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+
+
+def chain(
+    name: str,
+    before: list[Callable[..., Any]],
+    own: Callable[..., Any] | None,
+    after: list[Callable[..., Any]],
+    results: Results,
+) -> Callable[..., Any]:
+    """One function that calls all of a hook's methods; only the module's answer counts."""
+
+    def call(*args: Any) -> Any:
+        outer, results.fx = results.fx, name
+        for method in before:
+            method(*args)
+        answer = own(*args) if own is not None else None
+        for method in after:
+            method(*args)
+        results.fx = outer
+        return answer
+
+    return call

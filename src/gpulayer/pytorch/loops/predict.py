@@ -1,0 +1,45 @@
+"""The prediction loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpulayer.pytorch.loops.run import Evaluation, Run
+
+
+def predict(run: Run, evaluation: Evaluation | None, keep: bool) -> list[list[Any]]:
+    """Every batch of every loader through `predict_step`.
+
+    Args:
+        run: the run.
+        evaluation: what to predict.
+        keep: whether to return the predictions; without it, their memory is free after each batch.
+
+    Returns:
+        For each loader the predictions of its batches; empty lists if they are not kept.
+    """
+    assert evaluation is not None
+    results, counts = run.results, evaluation.counts
+    step, takes, several = evaluation.step, evaluation.takes, evaluation.several
+    on_batch_start, on_batch_end = evaluation.on_batch_start, evaluation.on_batch_end
+    kept: list[list[Any]] = [[] for _ in evaluation.loaders]
+    counts.start()
+    with evaluation.context():
+        set_back = evaluation.set_eval()
+        evaluation.on_start()
+        evaluation.on_epoch_start()
+        for index, batches in enumerate(evaluation.loaders):
+            batches.set_epoch(run.progress.epoch)
+            for batch, i in batches:
+                args = (batch, i, index) if several else (batch, i)
+                results.batch, results.batch_size = batch, None
+                on_batch_start(*args)
+                prediction = step(*args[:takes])
+                on_batch_end(prediction, *args)
+                counts.count()
+                if keep:
+                    kept[index].append(prediction)
+        evaluation.on_epoch_end()
+        evaluation.on_end()
+        set_back()
+    return kept

@@ -1,0 +1,184 @@
+"""Progress: how far a run is. Its fields are assigned in `loops/` and nowhere else; checkpoints keep it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Position(str, Enum):
+    """What the last finished batch still owes; a checkpoint keeps it, so that a resumed run loses and repeats nothing."""
+
+    READY = "ready"  # nothing: the next batch comes, or after the last one the epoch's end
+    BATCH = "batch"  # validation, if it is due, and the schedulers that watch a metric
+    VALIDATED = "validated"  # the schedulers that watch a metric
+    EPOCH = "epoch"  # the hooks of the epoch's end are running: its metric-watching schedulers, and its count
+
+
+@dataclass
+class Evaluated:
+    """Batches of one kind of evaluation: in the last run of it, and in all."""
+
+    current: int = 0
+    total: int = 0
+
+    def start(self) -> None:
+        self.current = 0
+
+    def reset(self, current: int, total: int) -> None:
+        """Take back what was counted: the sanity check's batches do not count."""
+        self.current, self.total = current, total
+
+    def count(self) -> None:
+        self.current += 1
+        self.total += 1
+
+
+@dataclass
+class Progress:
+    """The counters of training, and those of each evaluation.
+
+    Args:
+        epoch: finished epochs, which is the number of the current one.
+        batch: finished training batches of all epochs.
+        batch_in_epoch: finished training batches of this epoch.
+        step: optimizer steps.
+        window: batches after which an optimizer step was due; the loggers' step. It differs from `step` in manual
+            optimization, where a batch may take several optimizer steps, or none.
+        scheduler_steps: moves of schedulers.
+        epoch_start_step: `step` at the start of this epoch.
+        last_batch: whether the current batch is the epoch's last.
+        position: what the last finished batch still owes.
+        validation: of the validations within training.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    batch_in_epoch: int = 0
+    step: int = 0
+    window: int = 0
+    scheduler_steps: int = 0
+    epoch_start_step: int = 0
+    last_batch: bool = False
+    position: Position = Position.READY
+    validation: Evaluated = field(default_factory=Evaluated)
+    validate: Evaluated = field(default_factory=Evaluated)
+    test: Evaluated = field(default_factory=Evaluated)
+    predict: Evaluated = field(default_factory=Evaluated)
+
+    @property
+    def mid_epoch(self) -> bool:
+        """Whether an epoch has begun and is not over."""
+        return self.batch_in_epoch > 0 or self.position is not Position.READY
+
+    def batch_done(self, step_due: bool) -> None:
+        """Count a batch; `step_due`: it ended a window of accumulated batches."""
+        self.batch += 1
+        self.batch_in_epoch += 1
+        self.window += step_due
+        self.position = Position.BATCH
+
+    def epoch_done(self) -> None:
+        """Count an epoch."""
+        self.epoch += 1
+        self.batch_in_epoch = 0
+        self.epoch_start_step = self.step
+        self.last_batch = False
+        self.position = Position.READY
+
+
+def _counts(total: int, current: int, *names: str) -> dict[str, dict[str, int]]:
+    return {"total": dict.fromkeys(names, total), "current": dict.fromkeys(names, current)}
+
+
+_EVALUATION = ("ready", "completed", "started", "processed")
+
+
+def loops_state(at: Progress, manual: bool) -> dict[str, Any]:
+    """The "loops" part of a checkpoint, in Lightning's layout.
+
+    Args:
+        at: the progress.
+        manual: whether the module steps its optimizers itself: Lightning counts those apart.
+    """
+    in_epoch = at.step - at.epoch_start_step
+    automatic_steps, automatic_in_epoch = (0, 0) if manual else (at.step, in_epoch)
+    manual_steps, manual_in_epoch = (at.step, in_epoch) if manual else (0, 0)
+    begun = at.epoch + at.mid_epoch
+    processed = at.epoch + (at.position is Position.EPOCH)
+    epochs = {"ready": begun, "completed": at.epoch, "started": begun, "processed": processed}
+
+    def evaluation(done: Evaluated) -> dict[str, Any]:
+        return {**_counts(done.total, done.current, *_EVALUATION), "is_last_batch": done.total > 0}
+
+    return {
+        "fit_loop": {
+            "state_dict": {},
+            "epoch_loop.state_dict": {"_batches_that_stepped": at.window},
+            "epoch_loop.batch_progress": {
+                **_counts(at.batch, at.batch_in_epoch, *_EVALUATION),
+                "is_last_batch": at.last_batch,
+            },
+            "epoch_loop.scheduler_progress": _counts(at.scheduler_steps, at.scheduler_steps, "ready", "completed"),
+            "epoch_loop.automatic_optimization.state_dict": {},
+            "epoch_loop.automatic_optimization.optim_progress": {
+                "optimizer": {
+                    "step": _counts(automatic_steps, automatic_in_epoch, "ready", "completed"),
+                    "zero_grad": _counts(automatic_steps, automatic_in_epoch, "ready", "completed", "started"),
+                }
+            },
+            "epoch_loop.manual_optimization.state_dict": {},
+            "epoch_loop.manual_optimization.optim_step_progress": _counts(
+                manual_steps, manual_in_epoch, "ready", "completed"
+            ),
+            "epoch_loop.val_loop.state_dict": {},
+            "epoch_loop.val_loop.batch_progress": evaluation(at.validation),
+            "epoch_progress": {"total": dict(epochs), "current": dict(epochs)},
+        },
+        "validate_loop": {"state_dict": {}, "batch_progress": evaluation(at.validate)},
+        "test_loop": {"state_dict": {}, "batch_progress": evaluation(at.test)},
+        "predict_loop": {
+            "state_dict": {},
+            "batch_progress": _counts(at.predict.total, at.predict.current, *_EVALUATION),
+        },
+    }
+
+
+def load_loops_state(at: Progress, checkpoint: dict[str, Any], position: str | None) -> None:
+    """Set the counters of training from a checkpoint of ours or of Lightning's.
+
+    Args:
+        at: the progress to set.
+        checkpoint: the checkpoint; without a "loops" part its epoch and global_step are taken.
+        position: what our own checkpoints keep beyond Lightning's layout; None for one of Lightning's.
+    """
+    loop = checkpoint.get("loops", {}).get("fit_loop")
+    if not loop:
+        at.epoch = int(checkpoint.get("epoch", -1)) + 1
+        at.step = at.window = at.epoch_start_step = int(checkpoint.get("global_step", 0))
+        return
+    batches, epochs = loop["epoch_loop.batch_progress"], loop["epoch_progress"]["current"]
+    automatic = loop["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]
+    manual = loop["epoch_loop.manual_optimization.optim_step_progress"]
+    # Of Lightning's four counters "processed" is right: "completed" lags by one in a checkpoint written in mid-epoch
+    # (its issues 18060, 19367, 19815).
+    at.epoch = epochs["completed"]
+    at.batch = batches["total"]["processed"]
+    at.batch_in_epoch = batches["current"]["processed"]
+    at.last_batch = bool(batches.get("is_last_batch", False))
+    at.step = automatic["total"]["completed"] + manual["total"]["completed"]
+    at.epoch_start_step = at.step - automatic["current"]["completed"] - manual["current"]["completed"]
+    at.window = loop["epoch_loop.state_dict"].get("_batches_that_stepped", at.step)
+    at.scheduler_steps = loop["epoch_loop.scheduler_progress"]["total"]["completed"]
+    validation = loop.get("epoch_loop.val_loop.batch_progress", {"total": {"processed": 0}})
+    at.validation.total = validation["total"]["processed"]
+    if position is not None:
+        at.position = Position(position)
+    elif epochs["processed"] > epochs["completed"]:
+        at.position = Position.EPOCH
+    else:
+        at.position = Position.READY
+        if epochs["completed"] == epochs["started"]:  # written between two epochs, or after the last
+            at.batch_in_epoch, at.last_batch = 0, False
+            at.epoch_start_step = at.step

@@ -1,0 +1,215 @@
+"""Run: what one call of fit, validate, test or predict needs, resolved before its first batch and dropped at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
+from gpulayer.pytorch.core.module import Module
+from gpulayer.pytorch.core.optimizer import LRSchedulerConfig
+from gpulayer.pytorch.loops.batches import Batches
+from gpulayer.pytorch.loops.hooks import Hooks, nothing
+from gpulayer.pytorch.loops.progress import Evaluated, Progress
+from gpulayer.pytorch.loops.results import Results
+
+_NO_CONTEXT = nullcontext()
+
+
+def no_context(*_: Any) -> AbstractContextManager[Any]:
+    """Nothing to run in."""
+    return _NO_CONTEXT
+
+
+@dataclass
+class Schedulers:
+    """The learning-rate schedulers, by when they move."""
+
+    by_step: list[LRSchedulerConfig] = field(default_factory=list)
+    by_epoch: list[LRSchedulerConfig] = field(default_factory=list)
+    plateau_by_step: list[LRSchedulerConfig] = field(default_factory=list)
+    plateau_by_epoch: list[LRSchedulerConfig] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, configs: list[LRSchedulerConfig]) -> Schedulers:
+        """Sorted by interval, and by whether they watch a metric."""
+        sorted_ = cls()
+        for config in configs:
+            kind = f"plateau_by_{config.interval}" if config.reduce_on_plateau else f"by_{config.interval}"
+            getattr(sorted_, kind).append(config)
+        return sorted_
+
+
+@dataclass
+class Evaluation:
+    """A validation, test or prediction: its loaders, its step, and its hooks."""
+
+    stage: str  # "validation", "test" or "predict"
+    loaders: list[Batches]
+    step: Callable[..., Any]
+    counts: Evaluated
+    several: bool  # whether hooks are told which of several loaders a batch is from
+    takes: int  # how many of (batch, batch_idx, dataloader_idx) the step takes
+    set_eval: Callable[[], Callable[[], None]]  # puts the model into evaluation mode; returns what puts it back
+    context: Callable[[], AbstractContextManager[Any]]  # no gradients; inside fit the random state is kept, too
+    on_start: Callable[..., Any] = nothing
+    on_epoch_start: Callable[..., Any] = nothing
+    on_batch_start: Callable[..., Any] = nothing
+    on_batch_end: Callable[..., Any] = nothing
+    on_epoch_end: Callable[..., Any] = nothing
+    on_end: Callable[..., Any] = nothing
+
+    def take_hooks(self, hooks: Hooks) -> None:
+        """Look the hooks of this stage up, so that a batch need not."""
+        for name in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end"):
+            setattr(self, f"on_{name}", getattr(hooks, f"on_{self.stage}_{name}"))
+
+
+@dataclass
+class Run:
+    """The objects and the ready-made callables of one call."""
+
+    trainer: Any
+    module: Module
+    hooks: Hooks
+    results: Results
+    progress: Progress
+    train: Batches = field(default_factory=lambda: Batches(None, 0))
+    validation: Evaluation | None = None  # the one inside fit
+    evaluation: Evaluation | None = None  # that of validate, test or predict
+    optimizers: list[Optimizer] = field(default_factory=list)
+    optimizer: Any = None  # the only one, in automatic optimization
+    wrapped_optimizers: list[Any] = field(default_factory=list)
+    scheduler_configs: list[LRSchedulerConfig] = field(default_factory=list)
+    schedulers: Schedulers = field(default_factory=Schedulers)
+    manual: bool = False
+    validate_every_n_batches: int | None = None  # None: once, after the epoch's last batch
+    validate_every_n_epochs: int | None = 1  # None: batches are counted across epochs
+
+    training_step: Callable[..., Any] = nothing
+    backward: Callable[..., Any] = Tensor.backward
+    zero_grad: Callable[[Optimizer, int], Any] = nothing
+    clip: Callable[[Optimizer], Any] = nothing
+    optimizer_step: Callable[[], Any] = nothing
+    # Set where the optimizer must call the computation itself: LBFGS, or a module that overrides `optimizer_step`.
+    closure_step: Callable[[Callable[[], Any], int, bool], Any] | None = None
+    scheduler_step: Callable[[Any, Any], Any] = nothing
+    grad_sync: Callable[[bool], AbstractContextManager[Any]] = no_context
+    reload: Callable[[], None] = nothing  # makes the loaders anew, in the epochs where the user wants that
+    report_line: Callable[[], None] = nothing  # logs how far the epoch is
+    report_epoch: Callable[[], None] = nothing  # logs the epoch's metrics
+    next_line: float = float("inf")
+
+    def done(self) -> bool:
+        """Whether training is over, asked between epochs."""
+        trainer, at = self.trainer, self.progress
+        if self.train.count == 0:
+            return True
+        if trainer.max_epochs != -1 and at.epoch >= trainer.max_epochs:
+            return True
+        return self.stopping()
+
+    def stopping(self) -> bool:
+        """Whether training is over, asked after each batch: the steps are done, or someone asked and it may."""
+        trainer = self.trainer
+        if trainer.should_stop and self.may_stop():
+            return True
+        limit: int = trainer.max_steps
+        return limit != -1 and self.progress.step >= limit
+
+    def may_stop(self) -> bool:
+        """Whether `min_epochs` and `min_steps` are reached."""
+        trainer, at = self.trainer, self.progress
+        return at.epoch >= (trainer.min_epochs or 0) and at.step >= (trainer.min_steps or 0)
+
+    def validation_due(self) -> bool:
+        """Whether a validation follows the batch that was just counted."""
+        at = self.progress
+        if self.validation is None:
+            return False
+        if self.validate_every_n_epochs is not None and (at.epoch + 1) % self.validate_every_n_epochs:
+            return False
+        if at.last_batch and (self.validate_every_n_batches is None or self.train.length is None):
+            return True
+        if self.trainer.should_stop and self.may_stop():
+            return True
+        if self.validate_every_n_batches is None:
+            return False
+        count = at.batch if self.validate_every_n_epochs is None else at.batch_in_epoch
+        return count % self.validate_every_n_batches == 0
+
+    def window(self, batch_idx: int, accumulate: int) -> int:
+        """How many batches share the optimizer step of this one: fewer than `accumulate` at the end of an epoch."""
+        length = self.train.length
+        if length is None:
+            return accumulate
+        return min(accumulate, length - (batch_idx - batch_idx % accumulate))
+
+    def step_schedulers(self, configs: list[LRSchedulerConfig], count: int) -> None:
+        """Move those whose turn it is at `count` steps or epochs."""
+        for config in configs:
+            if count % config.frequency == 0:
+                metric = self.monitored(config) if config.reduce_on_plateau else None
+                if config.reduce_on_plateau and metric is None:
+                    continue
+                self.scheduler_step(config.scheduler, metric)
+                self.progress.scheduler_steps += 1
+
+    def monitored(self, config: LRSchedulerConfig) -> Any:
+        """The metric that a scheduler watches; None, with a warning, if it is missing and the scheduler not strict.
+
+        Raises:
+            MisconfigurationException: it was never logged, and the scheduler is strict.
+        """
+        metrics = self.results.refresh().callback
+        name = config.monitor or ""
+        if name in metrics:
+            return metrics[name]
+        message = (
+            f"{type(config.scheduler).__name__} watches {name!r}, which was not logged; "
+            f"logged so far: {sorted(metrics) or 'nothing'}. Log it with `self.log({name!r}, ...)`, or name another "
+            "metric as the scheduler's 'monitor'."
+        )
+        if config.strict:
+            raise MisconfigurationException(message)
+        rank_zero_warn(message)
+        return None
+
+    def manual_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """`optimizer.step()` of a module: in manual optimization with the hook, and counted."""
+        if not self.manual:
+            return optimizer.step(closure=closure, **kwargs) if closure else optimizer.step(**kwargs)
+
+        def computed() -> Any:
+            loss = closure() if closure is not None else None
+            self.hooks.on_before_optimizer_step(optimizer)
+            return loss
+
+        loss = optimizer.step(closure=computed, **kwargs)
+        self.progress.step += 1
+        return loss
+
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply every gradient of the optimizer, in place."""
+        gradients = [
+            parameter.grad
+            for group in self.optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        if gradients:
+            torch._foreach_mul_(gradients, factor)
+
+    def restart_clock(self) -> None:
+        """The next line about a long epoch comes a minute from now."""
+        self.next_line = monotonic() + 60
+
+

@@ -1,0 +1,170 @@
+"""From the user's model, loaders and datamodule to the run's data sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from gpulayer.fabric.precision import Precision
+from gpulayer.fabric.utilities.apply import all_plain_tensors, move_data_to_device
+from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
+from gpulayer.pytorch.core.datamodule import DataModule
+from gpulayer.pytorch.core.hooks import DataHooks, overridden
+from gpulayer.pytorch.core.module import Module
+from gpulayer.pytorch.loops.batches import Batches
+from gpulayer.pytorch.trainer import checks
+
+
+@dataclass
+class Source:
+    """Where the loaders of one stage come from: given by the user, or a method to call.
+
+    Args:
+        name: the method's name, such as "train_dataloader".
+        given: the user's loaders, or None.
+        owner: the datamodule or module that has the method, or None.
+    """
+
+    name: str
+    given: Any
+    owner: DataHooks | None
+
+    @property
+    def defined(self) -> bool:
+        """Whether there is anything."""
+        return self.given is not None or self.owner is not None
+
+    def request(self) -> Any:
+        """The loaders: as given, or made anew by the method."""
+        if self.owner is None:
+            return self.given
+        return getattr(self.owner, self.name)()
+
+
+@dataclass
+class Sources:
+    """The sources of a call, and who moves batches to the device."""
+
+    module: Module
+    datamodule: DataModule | None
+    train: Source
+    val: Source
+    test: Source
+    predict: Source
+
+    @classmethod
+    def of(
+        cls,
+        module: Module,
+        datamodule: DataModule | None = None,
+        train: Any = None,
+        val: Any = None,
+        test: Any = None,
+        predict: Any = None,
+    ) -> Sources:
+        """Loaders given to the call come first, then the datamodule's methods, then the module's."""
+
+        def source(name: str, given: Any) -> Source:
+            owners = (datamodule, module)
+            owner = next((owner for owner in owners if owner is not None and overridden(name, owner, DataHooks)), None)
+            return Source(name, given, None if given is not None else owner)
+
+        return cls(
+            module,
+            datamodule,
+            source("train_dataloader", train),
+            source("val_dataloader", val),
+            source("test_dataloader", test),
+            source("predict_dataloader", predict),
+        )
+
+    def mover(self, device: torch.device, precision: Precision, dataloader_idx: int = 0) -> Callable[[Any], Any] | None:
+        """What puts a batch on the device: the user's hooks where there are any, else the plain move."""
+
+        def owner(name: str) -> DataHooks | None:
+            owners = (self.datamodule, self.module)
+            return next((owner for owner in owners if owner is not None and overridden(name, owner, DataHooks)), None)
+
+        before, transfer, after = map(
+            owner, ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+        )
+        convert = precision.convert_input if precision.converts_inputs else None
+
+        def move(batch: Any) -> Any:
+            if device.type == "cpu" and all_plain_tensors(batch):
+                return batch
+            return move_data_to_device(batch, device)
+
+        if before is transfer is after is convert is None:
+            return move
+
+        def with_hooks(batch: Any) -> Any:
+            if convert is not None:
+                batch = convert(batch)
+            if before is not None:
+                batch = before.on_before_batch_transfer(batch, dataloader_idx)
+            if transfer is not None:
+                batch = transfer.transfer_batch_to_device(batch, device, dataloader_idx)
+            else:
+                batch = move(batch)
+            if after is not None:
+                batch = after.on_after_batch_transfer(batch, dataloader_idx)
+            return batch
+
+        return with_hooks
+
+
+def length_of(loader: Any) -> int | None:
+    """A loader's length, None if it has none."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def make_batches(
+    loader: Any, limit: int | float | None, argument: str, what: str, move: Any, as_iterator: bool = False
+) -> Batches:
+    """The batches of a loader under a Trainer's limit.
+
+    Args:
+        loader: the loader.
+        limit: how much of it.
+        argument: the name of the Trainer's argument that gave the limit.
+        what: what to call the loader in an error.
+        move: what puts a batch on the device.
+        as_iterator: whether the step takes the iterator.
+
+    Raises:
+        MisconfigurationException: it is no loader, or the limit cannot be applied.
+    """
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise MisconfigurationException(
+            f"{what} is a {type(loader).__name__}: give a DataLoader or another iterable of batches."
+        )
+    length, most = checks.batch_limit(argument, limit, length_of(loader), what)
+    if length == 0 and limit not in (0, 0.0):
+        rank_zero_warn(f"{what} has no batches.")
+    return Batches(loader, length, most, move, as_iterator)
+
+
+def as_list(loaders: Any) -> list[Any]:
+    """Several loaders, from one or a list or dict of them. A list of ready-made batches is one loader."""
+    if isinstance(loaders, dict):
+        return list(loaders.values())
+    if isinstance(loaders, (list, tuple)) and loaders and all(_is_loader(loader) for loader in loaders):
+        return list(loaders)
+    return [loaders]
+
+
+def _is_loader(value: Any) -> bool:
+    """A DataLoader, or something else that is iterated rather than a batch: not a tensor, not a plain container."""
+    if isinstance(value, DataLoader):
+        return True
+    plain = (torch.Tensor, str, bytes, dict, list, tuple, int, float)
+    return hasattr(value, "__iter__") and not isinstance(value, plain)

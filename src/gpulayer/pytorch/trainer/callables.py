@@ -1,0 +1,168 @@
+"""The callables of a Run: steps, backward, clipping, optimizer and schedulers, resolved before the first batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import LBFGS
+
+from gpulayer.fabric.precision import Precision
+from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.fabric.utilities.seed import isolate_rng
+from gpulayer.pytorch.core.hooks import overridden
+from gpulayer.pytorch.core.module import Module
+from gpulayer.pytorch.loops.fit import loss_of
+from gpulayer.pytorch.loops.results import Results
+from gpulayer.pytorch.loops.run import Run
+
+
+def marked(step: Callable[..., Any], name: str, results: Results, precision: Precision, takes: int) -> Callable[..., Any]:
+    """A step that tells `self.log` where it is called, in the precision's context, given as much as it takes.
+
+    Args:
+        step: the user's method.
+        name: its name.
+        results: where `self.log` goes.
+        precision: the number formats.
+        takes: 1 for `(batch)`; otherwise the arguments are passed on as they come.
+    """
+    context = precision.forward_context
+    if context() is None:
+
+        def call(*args: Any) -> Any:
+            results.fx = name
+            output = step(*args)
+            results.fx = None
+            return output
+
+        def call_with_batch(batch: Any, *_: Any) -> Any:
+            results.fx = name
+            output = step(batch)
+            results.fx = None
+            return output
+
+        return call_with_batch if takes == 1 else call
+
+    def call_in_context(*args: Any) -> Any:
+        results.fx = name
+        with context():  # type: ignore[union-attr]
+            output = step(*args[:takes])
+        results.fx = None
+        return output
+
+    return call_in_context
+
+
+def resolve_training(run: Run, step: Callable[..., Any], takes: int) -> None:
+    """Fill the fields of `run` that training calls."""
+    trainer, module, strategy = run.trainer, run.module, run.trainer.strategy
+    run.training_step = marked(step, "training_step", run.results, strategy.precision, takes)
+    run.grad_sync = strategy.grad_sync
+    if overridden("backward", module, Module):
+        run.backward = module.backward
+    else:
+        run.backward = strategy.backward or Tensor.backward
+    if overridden("optimizer_zero_grad", module, Module):
+        run.zero_grad = lambda optimizer, i: module.optimizer_zero_grad(run.progress.epoch, i, optimizer)
+    else:
+        run.zero_grad = lambda optimizer, _: optimizer.zero_grad()
+    if overridden("configure_gradient_clipping", module, Module):
+        run.clip = lambda optimizer: module.configure_gradient_clipping(
+            optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
+        )
+    elif trainer.gradient_clip_val:
+        run.clip = module.clip_gradients
+    if overridden("lr_scheduler_step", module, Module):
+        run.scheduler_step = module.lr_scheduler_step
+    else:
+        run.scheduler_step = Module.lr_scheduler_step.__get__(module)
+    if run.optimizers and not run.manual:
+        run.optimizer = run.optimizers[0]
+        run.optimizer_step = strategy.optimizer_step or run.optimizer.step  # bound after the schedulers wrapped it
+        if overridden("optimizer_step", module, Module) or isinstance(run.optimizer, LBFGS):
+            run.closure_step = closure_step(run)
+
+
+def closure_step(run: Run) -> Callable[[Callable[[], Any], int, bool], Any]:
+    """The step of an optimizer that calls the computation itself: LBFGS, or the module's own `optimizer_step`."""
+    module = run.module
+    optimizer = run.wrapped_optimizers[0]
+
+    def step(compute: Callable[[], Any], i: int, step_now: bool) -> Any:
+        if not step_now:
+            return compute()
+        outputs: list[Any] = []
+
+        def closure() -> Tensor | None:
+            with torch.enable_grad():
+                outputs[:] = [compute()]
+            loss = outputs[0] if type(outputs[0]) is Tensor else loss_of(outputs[0])
+            return None if loss is None else loss.detach()
+
+        module.optimizer_step(run.progress.epoch, i, optimizer, closure)
+        if not outputs:
+            raise MisconfigurationException(
+                f"`{type(module).__name__}.optimizer_step` did not run the closure, so nothing was computed: call "
+                "`optimizer.step(closure=optimizer_closure)`, or `optimizer_closure()` itself."
+            )
+        return outputs[0]
+
+    return step
+
+
+def evaluation_context(inference_mode: bool, within_fit: bool) -> Callable[[], AbstractContextManager[Any]]:
+    """What an evaluation runs in.
+
+    Args:
+        inference_mode: whether validate, test and predict use `torch.inference_mode`, or `torch.no_grad`.
+        within_fit: training follows: no_grad, for its tensors may be kept, and the random state is put back, so that
+            validating does not change what training does (Lightning's issues 16827 and 20204).
+    """
+    if not within_fit:
+        return torch.inference_mode if inference_mode else torch.no_grad
+
+    @contextmanager
+    def context() -> Iterator[None]:
+        with isolate_rng(), torch.no_grad():
+            yield
+
+    return context
+
+
+def evaluation_mode(module: Module, stage: str) -> Callable[[], Callable[[], None]]:
+    """What puts the model into evaluation mode and returns what puts each submodule back into its own."""
+    eval_hook, train_hook = f"on_{stage}_model_eval", f"on_{stage}_model_train"
+    own_eval = getattr(module, eval_hook) if overridden(eval_hook, module, Module) else module.eval
+    own_train = getattr(module, train_hook) if overridden(train_hook, module, Module) else None
+
+    def set_eval() -> Callable[[], None]:
+        training = [child for child in module.modules() if child.training]
+        own_eval()
+
+        def set_back() -> None:
+            for child in training:
+                child.training = True
+
+        return own_train or set_back
+
+    return set_eval
+
+
+def make_ordinary(module: Module) -> None:
+    """Turn tensors that the module kept from inference mode into ordinary ones, which autograd can use later.
+
+    Modules cache tensors on first use (tables of cosines, masks). Made in inference mode, they would make a later `fit`
+    fail in the backward pass (Lightning's issue 14497).
+    """
+    with torch.no_grad():
+        for child in module.modules():
+            for attributes in (child.__dict__, child._buffers):
+                for name, value in attributes.items():
+                    if isinstance(value, Tensor) and value.is_inference():
+                        attributes[name] = value.clone()
+
+

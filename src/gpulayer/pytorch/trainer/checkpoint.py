@@ -1,0 +1,187 @@
+"""Checkpoints of a run: what they hold, in Lightning's layout, and how a run takes it back."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import gpulayer
+from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from gpulayer.fabric.utilities.seed import collect_rng_states, set_rng_states
+from gpulayer.fabric.utilities.warnings import PossibleUserWarning
+from gpulayer.pytorch.callbacks.model_checkpoint import ModelCheckpoint
+from gpulayer.pytorch.core.callback import Callback
+from gpulayer.pytorch.core.hooks import overridden
+from gpulayer.pytorch.core.hparams import HyperparametersMixin
+from gpulayer.pytorch.core.module import Module
+from gpulayer.pytorch.loops.progress import load_loops_state, loops_state
+from gpulayer.pytorch.loops.run import Run
+
+# The layout is that of this version; Lightning reads it to know how to upgrade a file.
+LAYOUT_VERSION = "2.6.6"
+
+
+def dump(run: Run, weights_only: bool) -> dict[str, Any]:
+    """The checkpoint of this moment.
+
+    Args:
+        run: the run.
+        weights_only: leave out what only resuming needs.
+
+    Returns:
+        A dict in Lightning's layout; what goes beyond it is under "gpulayer".
+    """
+    trainer, module, at = run.trainer, run.module, run.progress
+    strategy, datamodule = trainer.strategy, trainer.datamodule
+    checkpoint: dict[str, Any] = {
+        "epoch": at.epoch,
+        "global_step": at.step,
+        "pytorch-lightning_version": LAYOUT_VERSION,
+        "state_dict": strategy.module_state(module),
+        "loops": loops_state(at, run.manual),
+        "gpulayer": {
+            "version": gpulayer.__version__,
+            "position": at.position.value,
+            "metrics": {name: float(value) for name, value in run.results.refresh().callback.items()},
+            "rng": collect_rng_states(),
+        },
+    }
+    if not weights_only:
+        states = {
+            callback.state_key: state for callback in trainer.callbacks if (state := callback.state_dict())
+        }
+        checkpoint["callbacks"] = states
+        checkpoint["optimizer_states"] = [strategy.optimizer_state(optimizer) for optimizer in run.optimizers]
+        checkpoint["lr_schedulers"] = [config.scheduler.state_dict() for config in run.scheduler_configs]
+        if precision_state := strategy.precision.state_dict():
+            checkpoint[type(strategy.precision).__qualname__] = precision_state
+    for owner in (module, datamodule):
+        if owner is not None and owner._hparams:
+            _add_hparams(checkpoint, owner)
+    if datamodule is not None and (state := datamodule.state_dict()):
+        checkpoint[type(datamodule).__qualname__] = state
+    if not weights_only:
+        for callback in trainer.callbacks:
+            callback.on_save_checkpoint(trainer, module, checkpoint)
+    module.on_save_checkpoint(checkpoint)
+    return checkpoint
+
+
+def _add_hparams(checkpoint: dict[str, Any], owner: HyperparametersMixin) -> None:
+    checkpoint[owner.CHECKPOINT_HYPER_PARAMS_NAME] = owner._hparams_name
+    checkpoint[owner.CHECKPOINT_HYPER_PARAMS_KEY] = dict(owner.hparams)
+
+
+def restore_objects(run: Run, checkpoint: dict[str, Any]) -> None:
+    """Take back the datamodule's state, the weights and the callbacks' states."""
+    trainer, module, datamodule = run.trainer, run.module, run.trainer.datamodule
+    if datamodule is not None and (name := type(datamodule).__qualname__) in checkpoint:
+        datamodule.load_state_dict(checkpoint[name])
+    if "state_dict" not in checkpoint:
+        raise MisconfigurationException(
+            f"The checkpoint {trainer.ckpt_path!r} has no 'state_dict'; it holds {sorted(map(str, checkpoint))}. "
+            "Give a file that `trainer.save_checkpoint` or ModelCheckpoint wrote."
+        )
+    module.on_load_checkpoint(checkpoint)
+    module.load_state_dict(checkpoint["state_dict"], strict=module.strict_loading)
+    for callback in trainer.callbacks:
+        callback.on_load_checkpoint(trainer, module, checkpoint)
+    restore_callbacks(trainer.callbacks, checkpoint.get("callbacks", {}))
+
+
+def restore_callbacks(callbacks: list[Callback], states: dict[str, Any]) -> None:
+    """Give each callback the state that lies under its key."""
+    for callback in callbacks:
+        state = states.get(callback.state_key, states.get(type(callback)))  # before 1.5 the key was the class
+        if state:
+            callback.load_state_dict(dict(state))
+    known = {callback.state_key for callback in callbacks}
+    gone = [str(key) for key in states if key not in known and key not in {type(callback) for callback in callbacks}]
+    if gone:
+        rank_zero_warn(
+            f"The checkpoint holds the state of callbacks that this Trainer lacks: {gone}. Their state is not used; "
+            "add them to `Trainer(callbacks=...)` to go on with it.",
+            PossibleUserWarning,
+        )
+
+
+def restore_training(run: Run, checkpoint: dict[str, Any]) -> None:
+    """Take back the counters, optimizers, schedulers and the precision's state.
+
+    Raises:
+        MisconfigurationException: the checkpoint holds weights only, or another number of optimizers or schedulers.
+    """
+    load_loops_state(run.progress, checkpoint, checkpoint.get("gpulayer", {}).get("position"))
+    if "optimizer_states" not in checkpoint:
+        raise MisconfigurationException(
+            f"The checkpoint {run.trainer.ckpt_path!r} was saved with weights only, so training cannot go on from it. "
+            "Load the weights with `load_from_checkpoint` and start anew, or give a full checkpoint."
+        )
+    for name, objects, states in (
+        ("optimizers", run.optimizers, checkpoint["optimizer_states"]),
+        ("schedulers", [config.scheduler for config in run.scheduler_configs], checkpoint["lr_schedulers"]),
+    ):
+        if len(objects) != len(states):
+            raise MisconfigurationException(
+                f"The checkpoint holds {len(states)} {name}, but `configure_optimizers` returned {len(objects)}: "
+                "they must be those that the checkpoint was saved with."
+            )
+        for target, state in zip(objects, states, strict=True):
+            target.load_state_dict(state)
+    precision = run.trainer.strategy.precision
+    if state := checkpoint.get(type(precision).__qualname__):
+        precision.load_state_dict(state)
+
+
+def restore_moment(run: Run, checkpoint: dict[str, Any]) -> None:
+    """Take back the metrics and the random states, last of all: set-up and the sanity check would change them."""
+    own = checkpoint.get("gpulayer", {})
+    run.results.metrics.callback.update(own.get("metrics", {}))
+    if "rng" in own:
+        set_rng_states(own["rng"])
+
+
+def resolve_path(trainer: Any, path: Any, module_given: bool) -> str | None:
+    """The file that `ckpt_path` means.
+
+    Args:
+        trainer: the Trainer.
+        path: a path, "best", "last" or None.
+        module_given: whether the user passed a module to the call; if not, evaluating takes the best checkpoint.
+
+    Returns:
+        A path, or None for the weights as they are.
+
+    Raises:
+        MisconfigurationException: there is no best checkpoint, or the word is unknown.
+    """
+    fitting = trainer.state.fn == "fit"
+    savers = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
+    best = next((saver.best_model_path for saver in savers if saver.best_model_path), "")
+    if path is None:
+        return best or None if not module_given and not fitting and not trainer.fast_dev_run else None
+    if path == "best":
+        if trainer.fast_dev_run:
+            rank_zero_warn("`fast_dev_run` saves no checkpoints: the current weights are used instead of the best.")
+            return None
+        if not best:
+            raise MisconfigurationException(
+                "`ckpt_path='best'`, but no checkpoint was saved: give the Trainer a ModelCheckpoint and call `fit` first, "
+                "or give a path."
+            )
+        return best
+    if path == "last":
+        return find_last(savers, trainer)
+    return os.fspath(path)
+
+
+def find_last(savers: list[ModelCheckpoint], trainer: Any) -> str | None:
+    """The newest of the savers' last checkpoints; None, with a line, if there is none yet."""
+    found = {path: os.path.getmtime(path) for saver in savers for path in saver.last_checkpoints(trainer)}
+    if not found:
+        rank_zero_info("`ckpt_path='last'`: there is no last checkpoint yet, so training starts from the beginning.")
+        return None
+    return max(found, key=lambda path: found[path])
+
+

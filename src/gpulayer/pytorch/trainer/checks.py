@@ -1,0 +1,226 @@
+"""Errors of the user, found before training starts; each says what was given, what is allowed and what to do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.pytorch.core.callback import Callback
+from gpulayer.pytorch.core.hooks import overridden
+from gpulayer.pytorch.core.module import Module
+
+
+def unknown_arguments(given: Iterable[str], known: Sequence[str]) -> None:
+    """Raise for arguments that the Trainer does not have, with the nearest name.
+
+    Raises:
+        TypeError: there is one.
+    """
+    for name in given:
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"it takes {', '.join(known)}."
+        raise TypeError(f"Trainer has no argument `{name}`; {hint}")
+
+
+def whole_number(name: str, value: Any, least: int, none: bool = True) -> None:
+    """Raise unless `value` is a whole number of at least `least`, or None where that is allowed.
+
+    Raises:
+        MisconfigurationException: it is not.
+    """
+    if value is None and none:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        meaning = " (-1 for no limit)" if least == -1 else ""
+        raise MisconfigurationException(
+            f"`Trainer({name}={value!r})`: give a whole number from {least}{meaning}{', or None' if none else ''}."
+        )
+
+
+def limit(name: str, value: Any) -> None:
+    """Raise unless `value` is None, a number of batches from 0, or a fraction from 0.0 to 1.0.
+
+    Raises:
+        MisconfigurationException: it is not.
+    """
+    if value is None:
+        return
+    good = not isinstance(value, bool) and (
+        (isinstance(value, int) and value >= 0) or (isinstance(value, float) and 0.0 <= value <= 1.0)
+    )
+    if not good:
+        raise MisconfigurationException(
+            f"`Trainer({name}={value!r})`: give a number of batches from 0 (an int) or a fraction from 0.0 to 1.0 (a float)."
+        )
+
+
+def batch_limit(name: str, value: int | float | None, length: int | None, what: str) -> tuple[int | None, int | None]:
+    """How many batches a loader gives under a limit.
+
+    Args:
+        name: the Trainer's argument.
+        value: its value.
+        length: the loader's length, None if it has none.
+        what: what to call the loader.
+
+    Returns:
+        The number of batches (None if unknown), and the most to take (None for no bound).
+
+    Raises:
+        MisconfigurationException: a fraction of an unknown length, or one that rounds down to nothing.
+    """
+    if value is None or (isinstance(value, float) and value == 1.0):
+        return length, None
+    if isinstance(value, int):
+        return (None if length is None else min(value, length)) if value else 0, value
+    if value == 0.0:
+        return 0, 0
+    if length is None:
+        raise MisconfigurationException(
+            f"`Trainer({name}={value!r})` is a fraction, but {what} has no length. Give a number of batches "
+            f"(`{name}=100`), 1.0 for all or 0 for none, or give the dataset a `__len__`."
+        )
+    taken = int(length * value)
+    if taken == 0 and length > 0:
+        raise MisconfigurationException(
+            f"`Trainer({name}={value!r})` of {what}'s {length} batches is less than one. Give at least {1 / length:.3g}, "
+            f"a number of batches (`{name}=1`), or 0 for none."
+        )
+    return taken, taken
+
+
+def module_can_fit(module: Any) -> None:
+    """Raise unless the module has what `fit` needs.
+
+    Raises:
+        MisconfigurationException: `training_step` or `configure_optimizers` is missing.
+    """
+    for name, why in (
+        ("training_step", "computes the loss of a batch: `def training_step(self, batch, batch_idx): ... return loss`"),
+        ("configure_optimizers", "makes the optimizer: `def configure_optimizers(self): return torch.optim.Adam(self.parameters())`"),
+    ):
+        if not overridden(name, module, Module):
+            raise MisconfigurationException(f"`trainer.fit` needs `{type(module).__name__}.{name}`, which {why}.")
+
+
+def is_module(module: Any, call: str) -> None:
+    """Raise unless it is a Module.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(module, Module):
+        return
+    inner = getattr(module, "_orig_mod", None)
+    hint = " Compile inside it, in `configure_model`, rather than the module itself." if isinstance(inner, Module) else ""
+    raise TypeError(
+        f"`trainer.{call}` takes a `gpulayer.pytorch.Module` (= LightningModule); got {type(module).__module__}."
+        f"{type(module).__qualname__}.{hint}"
+    )
+
+
+def step_arguments(step: Callable[..., Any], name: str, loaders: int) -> tuple[int, bool]:
+    """How many of (batch, batch_idx, dataloader_idx) a step takes, and whether it takes the iterator instead.
+
+    Raises:
+        MisconfigurationException: the signature does not fit the number of loaders.
+    """
+    parameters = inspect.signature(step).parameters
+    if "dataloader_iter" in parameters:
+        return 1, True
+    most = 3 if loaders > 1 else 2
+    positional = [
+        parameter
+        for parameter in parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    anything = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters.values())
+    required = [parameter for parameter in positional if parameter.default is parameter.empty]
+    if name == "predict_step" and not positional and anything:
+        return most, False
+    if len(required) > most:
+        extra = [parameter.name for parameter in required[most:]]
+        why = " (there is one loader; give `dataloader_idx` a default of 0)" if extra == ["dataloader_idx"] else ""
+        raise MisconfigurationException(
+            f"`{name}` takes {', '.join(parameter.name for parameter in required)}; it is called with "
+            f"{', '.join(('batch', 'batch_idx', 'dataloader_idx')[:most])}{why}."
+        )
+    if loaders > 1 and not anything and len(positional) < 3:
+        raise MisconfigurationException(
+            f"There are {loaders} loaders, but `{name}` has no argument `dataloader_idx`: "
+            f"`def {name}(self, batch, batch_idx, dataloader_idx)`."
+        )
+    return (most if anything else min(len(positional), most)), False
+
+
+def distinct_state_keys(callbacks: Iterable[Callback]) -> None:
+    """Raise if the state of two callbacks would lie under one name in a checkpoint.
+
+    Raises:
+        MisconfigurationException: it would.
+    """
+    seen: dict[str, Callback] = {}
+    for callback in callbacks:
+        if not overridden("state_dict", callback, Callback):
+            continue
+        if callback.state_key in seen:
+            raise MisconfigurationException(
+                f"Two callbacks have the state key {callback.state_key!r}, so a checkpoint could keep only one of them. "
+                f"Give `{type(callback).__name__}` a property `state_key` that tells them apart, or remove one."
+            )
+        seen[callback.state_key] = callback
+
+
+def validation_interval(interval: Any, every_n_epochs: int | None) -> None:
+    """Raise unless `val_check_interval` is a number of batches from 1, a fraction in (0.0, 1.0], or None.
+
+    Raises:
+        MisconfigurationException: it is not, or a fraction is to be counted across epochs.
+    """
+    if interval is None:
+        if every_n_epochs is None:
+            raise MisconfigurationException(
+                "`Trainer(check_val_every_n_epoch=None)` counts batches across epochs: give `val_check_interval` as a "
+                "number of batches, such as 100."
+            )
+        return
+    good = not isinstance(interval, bool) and (
+        (isinstance(interval, int) and interval >= 1) or (isinstance(interval, float) and 0.0 < interval <= 1.0)
+    )
+    if not good:
+        raise MisconfigurationException(
+            f"`Trainer(val_check_interval={interval!r})`: give a number of batches from 1 (an int) or a fraction of an "
+            "epoch up to 1.0 (a float); `limit_val_batches=0` switches validation off."
+        )
+    if every_n_epochs is None and isinstance(interval, float):
+        raise MisconfigurationException(
+            f"`Trainer(val_check_interval={interval!r}, check_val_every_n_epoch=None)` counts batches across epochs: give "
+            "a number of batches (an int)."
+        )
+
+
+def clipping(value: Any, algorithm: Any) -> None:
+    """Raise unless the gradients' bound is a number from 0 or None, and the algorithm is known.
+
+    Raises:
+        MisconfigurationException: it is not.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
+        raise MisconfigurationException(f"`Trainer(gradient_clip_val={value!r})`: give a number from 0, or None.")
+    if algorithm is not None and algorithm not in ("norm", "value"):
+        raise MisconfigurationException(f"`Trainer(gradient_clip_algorithm={algorithm!r})`: choose 'norm' or 'value'.")
+
+
+def trial(batches: Any) -> None:
+    """Raise unless `fast_dev_run` is a bool or a number of batches from 0.
+
+    Raises:
+        MisconfigurationException: it is not.
+    """
+    if not isinstance(batches, bool) and (not isinstance(batches, int) or batches < 0):
+        raise MisconfigurationException(
+            f"`Trainer(fast_dev_run={batches!r})`: give True for one batch of each stage, or a number of batches."
+        )

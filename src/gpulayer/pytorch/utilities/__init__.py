@@ -1,0 +1,19 @@
+"""Small helpers, at the paths where code written for Lightning imports them."""
+
+from gpulayer.fabric.utilities import (
+    move_data_to_device,
+    rank_zero_deprecation,
+    rank_zero_info,
+    rank_zero_only,
+    rank_zero_warn,
+)
+from gpulayer.pytorch.core.hparams import AttributeDict
+
+__all__ = [
+    "AttributeDict",
+    "move_data_to_device",
+    "rank_zero_deprecation",
+    "rank_zero_info",
+    "rank_zero_only",
+    "rank_zero_warn",
+]
