@@ -34,17 +34,16 @@ def resolve_accelerator(accelerator: str | Accelerator) -> Accelerator:
     """
     if isinstance(accelerator, Accelerator):
         return accelerator
+    gpus: list[type[Accelerator]] = [kind for kind in (CUDAAccelerator, MPSAccelerator) if kind.is_available()]
     if accelerator == "auto":
-        best = next((kind for kind in (CUDAAccelerator, MPSAccelerator) if kind.is_available()), CPUAccelerator)
-        return best()
+        return gpus[0]() if gpus else CPUAccelerator()
     if accelerator == "gpu":
-        kind = next((kind for kind in (CUDAAccelerator, MPSAccelerator) if kind.is_available()), None)
-        if kind is None:
+        if not gpus:
             raise MisconfigurationException(
                 "`accelerator='gpu'`, but torch sees no GPU here. Use `accelerator='auto'` to take what there is, or "
                 f"check the driver and the torch build (this one is {torch.__version__})."
             )
-        return kind()
+        return gpus[0]()
     if accelerator not in _ACCELERATORS:
         raise MisconfigurationException(
             f"`accelerator={accelerator!r}` is unknown: choose 'auto', 'gpu', {', '.join(map(repr, _ACCELERATORS))}"
@@ -53,7 +52,8 @@ def resolve_accelerator(accelerator: str | Accelerator) -> Accelerator:
     kind = _ACCELERATORS[accelerator]
     if not kind.is_available():
         raise MisconfigurationException(
-            f"`accelerator={accelerator!r}`, but torch sees no such device here. Use `accelerator='auto'` to take what there is."
+            f"`accelerator={accelerator!r}`, but torch sees no such device here. Use `accelerator='auto'` to take "
+            "what there is."
         )
     return kind()
 
@@ -96,7 +96,9 @@ def resolve_strategy(
             "use 'auto' or 'single_device'."
         )
     if num_nodes != 1:
-        raise MisconfigurationException(f"`num_nodes={num_nodes}`: this version trains on one machine; use `num_nodes=1`.")
+        raise MisconfigurationException(
+            f"`num_nodes={num_nodes}`: this version trains on one machine; use `num_nodes=1`."
+        )
     resolved = resolve_accelerator(accelerator)
     count = 1 if devices == "auto" else devices
     chosen = resolved.get_parallel_devices(resolved.parse_devices(count))

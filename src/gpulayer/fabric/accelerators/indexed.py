@@ -33,7 +33,9 @@ def read_indices(devices: int | str | list[int], available: int, kind: str) -> l
             f"`devices={devices!r}` is not understood: give a number, -1 for all, or indices such as [0, 1] or '0,1'."
         ) from None
     if not indices:
-        raise MisconfigurationException(f"`devices={devices!r}` names no device; {available} {kind} device(s) are here.")
+        raise MisconfigurationException(
+            f"`devices={devices!r}` names no device; {available} {kind} device(s) are here."
+        )
     if len(set(indices)) != len(indices):
         raise MisconfigurationException(f"`devices={devices!r}` names a device twice.")
     missing = [index for index in indices if index not in everything]

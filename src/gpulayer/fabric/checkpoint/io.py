@@ -33,7 +33,9 @@ class TorchCheckpointIO(CheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str, storage_options: Any = None) -> None:
         if storage_options is not None:
-            raise TypeError("`storage_options` needs a CheckpointIO of your own that takes them; this one writes torch files.")
+            raise TypeError(
+                "`storage_options` needs a CheckpointIO of your own that takes them; this one writes torch files."
+            )
         save_file(checkpoint, path)
 
     def load_checkpoint(self, path: str, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:

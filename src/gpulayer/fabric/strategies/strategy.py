@@ -95,7 +95,7 @@ class Strategy(ABC):
         return _NO_CONTEXT
 
     def clip_gradients(self, parameters: Iterable[Tensor], value: float, algorithm: str) -> None:
-        """Clip in place: "norm" scales all gradients to a total 2-norm of at most `value`, "value" bounds each element."""
+        """Clip in place: "norm" scales all to a total 2-norm of at most `value`, "value" bounds each element."""
         if algorithm == "value":
             nn.utils.clip_grad_value_(parameters, value)
         else:

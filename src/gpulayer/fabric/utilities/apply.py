@@ -55,7 +55,7 @@ def move_data_to_device(batch: Any, device: torch.device | str) -> Any:
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
-            # From pinned memory the copy can overlap with computation; on CPU and MPS the flag changes nothing or bites.
+            # From pinned memory the copy can overlap with computation. On MPS the flag has given wrong numbers.
             return leaf.to(target, non_blocking=target.type == "cuda")
         moved = leaf.to(target)
         return leaf if moved is None else moved

@@ -1,4 +1,4 @@
-"""Files of tensors: written beside their target, flushed to disk and renamed, so that a reader never sees half of one."""
+"""Files of tensors: written beside their target, flushed to disk and renamed; a reader never sees half of one."""
 
 import os
 import pickle
@@ -51,7 +51,7 @@ def _umask() -> int:
 
 
 def _flush_folder(folder: str) -> None:
-    """Make the rename itself survive a power cut. Not every system can open a folder; there the rename is as safe as it gets."""
+    """Make the rename itself survive a power cut, where the system can open a folder."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -93,7 +93,7 @@ def load_file(path: Any, map_location: Any = None, weights_only: bool | None = N
             with filesystem.open(target, "rb") as file:
                 checkpoint = torch.load(file, map_location=map_location, weights_only=safe)
     except pickle.UnpicklingError as error:
-        if "Weights only load failed" in str(error) and "Unsupported" in str(error) or "GLOBAL" in str(error):
+        if ("Weights only load failed" in str(error) and "Unsupported" in str(error)) or "GLOBAL" in str(error):
             raise MisconfigurationException(
                 f"{name!r} holds more than plain data, and loading that could run code: {_refused(str(error))}. "
                 "If you trust where the file is from, pass `weights_only=False`, or allow the class with "

@@ -14,7 +14,7 @@ T = TypeVar("T")
 log = logging.getLogger("gpulayer")
 
 
-class _StandardError(logging.StreamHandler[TextIO]):
+class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]  # to give one needs Python 3.11
     """Writes to whatever `sys.stderr` is now, and only where the program has not set up logging of its own."""
 
     def __init__(self) -> None:
@@ -22,10 +22,10 @@ class _StandardError(logging.StreamHandler[TextIO]):
         self.setFormatter(logging.Formatter("%(message)s"))
 
     @property
-    def stream(self) -> TextIO:  # type: ignore[override]
+    def stream(self) -> TextIO:
         return sys.stderr
 
-    def filter(self, record: logging.LogRecord) -> bool:  # type: ignore[override]
+    def filter(self, record: logging.LogRecord) -> bool:
         return not logging.getLogger().handlers
 
 
@@ -43,7 +43,7 @@ def _rank_from_environment() -> int:
 
 
 class _RankZeroOnly:
-    """Decorator: the function runs on rank 0 and returns `default` elsewhere. `rank_zero_only.rank` is this process's."""
+    """Decorator: the function runs on rank 0, and elsewhere returns `default`. Its `rank` is this process's."""
 
     def __init__(self) -> None:
         self.rank = _rank_from_environment()

@@ -9,7 +9,12 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 Path: TypeAlias = str | os.PathLike[str]
 MapLocation: TypeAlias = (
-    torch.device | str | int | Callable[[Any, str], Any] | dict[torch.device | str | int, torch.device | str | int] | None
+    torch.device
+    | str
+    | int
+    | Callable[[Any, str], Any]
+    | dict[torch.device | str | int, torch.device | str | int]
+    | None
 )
 Scheduler: TypeAlias = LRScheduler | ReduceLROnPlateau
 

@@ -112,9 +112,7 @@ class EarlyStopping(Monitor):
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         if self._check_on_train_epoch_end is None:
-            self._check_on_train_epoch_end = (
-                trainer.val_check_interval == 1.0 and trainer.check_val_every_n_epoch == 1
-            )
+            self._check_on_train_epoch_end = trainer.val_check_interval == 1.0 and trainer.check_val_every_n_epoch == 1
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:
         if self._check_on_train_epoch_end:

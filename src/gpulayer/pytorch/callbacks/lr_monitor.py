@@ -49,15 +49,17 @@ class LearningRateMonitor(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
         if not trainer.loggers and not trainer.fast_dev_run:
             raise MisconfigurationException(
-                "LearningRateMonitor writes to loggers, and `Trainer(logger=False)` has none: give one, or leave it out."
+                "LearningRateMonitor writes to loggers, and `Trainer(logger=False)` has none: give one, or leave "
+                "it out."
             )
         self._groups = self._name_groups(trainer)
         self.lrs = {name: [] for name, _, _ in self._groups}
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
-        if self.logging_interval != "epoch" and trainer.log_every_n_steps:
-            if trainer.progress.window % trainer.log_every_n_steps == 0 or trainer.fast_dev_run:
-                self._log(trainer, "step" if self.logging_interval is None else None)
+        if self.logging_interval == "epoch" or not trainer.log_every_n_steps:
+            return
+        if trainer.progress.window % trainer.log_every_n_steps == 0:
+            self._log(trainer, "step" if self.logging_interval is None else None)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Module) -> None:
         if self.logging_interval != "step":

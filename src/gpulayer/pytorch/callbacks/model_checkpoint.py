@@ -82,11 +82,14 @@ class ModelCheckpoint(Checkpoint):
             )
         if monitor is None and save_top_k not in (-1, 0, 1):
             raise MisconfigurationException(
-                f"`ModelCheckpoint(save_top_k={save_top_k})` needs `monitor=`, the metric that says which are best; without "
+                f"`ModelCheckpoint(save_top_k={save_top_k})` needs `monitor=`, the metric that says which are "
+                "best; without "
                 "one, save_top_k is 1 (the newest), -1 (all) or 0."
             )
         if save_last not in (None, True, False, "link"):
-            raise MisconfigurationException(f"`ModelCheckpoint(save_last={save_last!r})`: choose True, False or 'link'.")
+            raise MisconfigurationException(
+                f"`ModelCheckpoint(save_last={save_last!r})`: choose True, False or 'link'."
+            )
         self.dirpath = None if dirpath is None else os.path.realpath(os.path.expanduser(os.fspath(dirpath)))
         self.filename = filename
         self.monitor = monitor
@@ -371,7 +374,7 @@ class ModelCheckpoint(Checkpoint):
             return {self.last_model_path}
         if not os.path.isdir(folder):
             return set()
-        literal = next(Formatter().parse(self.CHECKPOINT_NAME_LAST))[0]
+        literal = next(iter(Formatter().parse(self.CHECKPOINT_NAME_LAST)))[0]
         return {
             os.path.join(folder, name)
             for name in os.listdir(folder)

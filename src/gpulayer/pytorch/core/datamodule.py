@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -87,11 +88,12 @@ class DataModule(DataHooks, HyperparametersMixin):
             "test_dataloader": (test_dataset, False),
             "predict_dataloader": (predict_dataset, False),
         }
-        datamodule = cls(**accepted_arguments(cls, {**datamodule_kwargs, "batch_size": batch_size, "num_workers": num_workers}))
+        datamodule = cls(
+            **accepted_arguments(cls, {**datamodule_kwargs, "batch_size": batch_size, "num_workers": num_workers})
+        )
         for name, (datasets, shuffle) in given.items():
             if datasets is not None:
-                made = (lambda d=datasets, s=shuffle: loaders(d, s))
-                setattr(datamodule, name, made)
+                setattr(datamodule, name, partial(loaders, datasets, shuffle))
         return datamodule
 
     @classmethod
@@ -103,7 +105,7 @@ class DataModule(DataHooks, HyperparametersMixin):
         weights_only: bool | None = None,
         **kwargs: Any,
     ) -> T:
-        """A DataModule made with the hyperparameters that a checkpoint holds; arguments as in `Module.load_from_checkpoint`.
+        """A DataModule made with a checkpoint's hyperparameters; arguments as in `Module.load_from_checkpoint`.
 
         Raises:
             MisconfigurationException: the file is no checkpoint, or an argument of `__init__` is missing.

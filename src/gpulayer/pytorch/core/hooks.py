@@ -70,9 +70,7 @@ class ModelHooks:
     def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Before `validation_step`. `dataloader_idx` is passed when there are several loaders."""
 
-    def on_validation_batch_end(
-        self, outputs: StepOutput, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
+    def on_validation_batch_end(self, outputs: StepOutput, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """After `validation_step`; `outputs` is what it returned."""
 
     def on_test_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:

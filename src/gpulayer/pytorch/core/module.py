@@ -331,7 +331,9 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
             RuntimeError: no Trainer has run it.
         """
         if self._trainer is None:
-            raise RuntimeError(f"{type(self).__qualname__} is not attached to a Trainer: pass it to `trainer.fit` first.")
+            raise RuntimeError(
+                f"{type(self).__qualname__} is not attached to a Trainer: pass it to `trainer.fit` first."
+            )
         return self._trainer
 
     @trainer.setter
@@ -393,7 +395,7 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         self._place = fn(self._place)
-        return super()._apply(fn, recurse)
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     @property
     def example_input_array(self) -> Any:
@@ -461,7 +463,9 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
         Raises:
             MisconfigurationException: the file is no checkpoint, or an argument of `__init__` is missing.
         """
-        module, checkpoint = make_from_checkpoint(cls, checkpoint_path, map_location, hparams_file, weights_only, kwargs)
+        module, checkpoint = make_from_checkpoint(
+            cls, checkpoint_path, map_location, hparams_file, weights_only, kwargs
+        )
         if "state_dict" not in checkpoint:
             raise MisconfigurationException(
                 f"{str(checkpoint_path)!r} has no 'state_dict'; it holds {sorted(map(str, checkpoint))}. "

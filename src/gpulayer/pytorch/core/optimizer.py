@@ -100,7 +100,8 @@ def read_configured(returned: Any, automatic: bool) -> Configured:
     ]
     if strangers:
         raise MisconfigurationException(
-            f"`configure_optimizers` returned {strangers[0]} of an optimizer that it did not return: return that optimizer too."
+            f"`configure_optimizers` returned {strangers[0]} of an optimizer that it did not return: return that "
+            "optimizer too."
         )
     return configured
 
@@ -120,7 +121,9 @@ def _read_dict(given: dict[str, Any], into: Configured, automatic: bool) -> None
         raise _nonsense(given)
     extra = sorted(set(given) - allowed)
     if extra:
-        rank_zero_warn(f"`configure_optimizers` returned a dict with {extra}, which are ignored; it has {sorted(allowed)}.")
+        rank_zero_warn(
+            f"`configure_optimizers` returned a dict with {extra}, which are ignored; it has {sorted(allowed)}."
+        )
     into.optimizers.append(optimizer)
     scheduler = given.get("lr_scheduler")
     for item in scheduler if _is_list(scheduler) else [] if scheduler is None else [scheduler]:
@@ -134,7 +137,7 @@ def read_scheduler(given: Any, monitor: str | None, automatic: bool) -> LRSchedu
         MisconfigurationException: no scheduler, an unknown key, or a bad value.
     """
     if isinstance(given, dict):
-        known = {name: None for name in LRSchedulerConfig.__dataclass_fields__}
+        known = dict.fromkeys(LRSchedulerConfig.__dataclass_fields__)
         unknown = [key for key in given if key not in known]
         if unknown:
             near = get_close_matches(str(unknown[0]), list(known), n=1)
@@ -156,7 +159,9 @@ def read_scheduler(given: Any, monitor: str | None, automatic: bool) -> LRSchedu
     if config.interval not in ("epoch", "step"):
         raise MisconfigurationException(f"The scheduler's 'interval' is {config.interval!r}; it is 'epoch' or 'step'.")
     if isinstance(config.frequency, bool) or not isinstance(config.frequency, int) or config.frequency < 1:
-        raise MisconfigurationException(f"The scheduler's 'frequency' is {config.frequency!r}; it is a whole number from 1.")
+        raise MisconfigurationException(
+            f"The scheduler's 'frequency' is {config.frequency!r}; it is a whole number from 1."
+        )
     if automatic and config.reduce_on_plateau and config.monitor is None:
         raise MisconfigurationException(
             f"{type(config.scheduler).__name__} watches a metric: return "
@@ -199,7 +204,7 @@ class LightningOptimizer:
 
     @contextmanager
     def toggle_model(self, sync_grad: bool = True) -> Iterator[None]:
-        """For code written for Lightning: gradients of accumulated batches are not synchronised if `sync_grad` is False."""
+        """For code written for Lightning; on one device there are no gradients to synchronise."""
         yield
 
     @property  # type: ignore[misc]
@@ -228,6 +233,6 @@ class NoOptimizer(Optimizer):
         super().__init__([torch.zeros(1)], {})
         self.param_groups = []
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Only compute."""
         return closure() if closure is not None else None

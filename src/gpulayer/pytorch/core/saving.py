@@ -55,7 +55,8 @@ def make_from_checkpoint(
         raise MisconfigurationException(
             f"{cls.__name__} could not be made from {str(path)!r}: {error}. The checkpoint holds the hyperparameters "
             f"{sorted(saved)}; give the missing ones as keywords: "
-            f"{cls.__name__}.load_from_checkpoint(path, name=value), or call `self.save_hyperparameters()` in `__init__`."
+            f"{cls.__name__}.load_from_checkpoint(path, name=value), or call `self.save_hyperparameters()` in "
+            "`__init__`."
         ) from error
 
 

@@ -13,8 +13,8 @@ class Batches:
     """The batches of one loader.
 
     Iterating gives `(batch, batch_idx)`; meanwhile `is_last` tells whether the batch is the last. With a known length
-    that is a comparison, and a batch is fetched only when it is asked for, so that random numbers are drawn in the order
-    of a hand-written loop. Without one it is known by fetching one batch ahead.
+    that is a comparison, and a batch is fetched only when it is asked for, so that random numbers are drawn in the
+    order of a hand-written loop. Without one it is known by fetching one batch ahead.
 
     Args:
         loader: any iterable of batches.
@@ -49,7 +49,7 @@ class Batches:
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the sampler the epoch, as distributed samplers need it to shuffle anew."""
-        samplers = (
+        samplers: tuple[Any, ...] = (
             getattr(self.loader, "sampler", None),
             getattr(getattr(self.loader, "batch_sampler", None), "sampler", None),
             getattr(self.loader, "batch_sampler", None),
@@ -90,7 +90,7 @@ class Batches:
 
 
 class HandedOver:
-    """What a step with the argument `dataloader_iter` gets: `batch, batch_idx, dataloader_idx = next(dataloader_iter)`."""
+    """What a step that takes `dataloader_iter` gets: `batch, batch_idx, dataloader_idx = next(dataloader_iter)`."""
 
     def __init__(self, inner: Iterator[tuple[Any, int]], dataloader_idx: int = 0) -> None:
         self._inner = inner

@@ -1,7 +1,7 @@
 """Hooks: every hook of a run as one callable, resolved once.
 
-A hook that nobody overrides is `nothing`; the others are a function that calls the overridden methods in order. The mark
-"which hook is running", which `self.log` needs, is part of that function, so that it costs nothing where unused.
+A hook that nobody overrides is `nothing`; the others are a function that calls the overridden methods in order. The
+mark "which hook is running", which `self.log` needs, is part of that function, so that it costs nothing where unused.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Hooks:
                 partial(getattr(user, name), trainer, module) for user in users if user not in late
             ]
             own = getattr(module, name) if name not in CALLBACKS_ONLY and overridden(name, module, Module) else None
-            after = [partial(getattr(user, name), trainer, module) for user in late]
+            after: list[Callable[..., Any]] = [partial(getattr(user, name), trainer, module) for user in late]
             setattr(self, name, chain(name, calls, own, after, results) if calls or own or after else nothing)
 
     if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Position(str, Enum):
-    """What the last finished batch still owes; a checkpoint keeps it, so that a resumed run loses and repeats nothing."""
+    """What the last finished batch still owes. Checkpoints keep it, so that a resume loses and repeats nothing."""
 
     READY = "ready"  # nothing: the next batch comes, or after the last one the epoch's end
     BATCH = "batch"  # validation, if it is due, and the schedulers that watch a metric

@@ -1,7 +1,7 @@
 """Results: what `self.log` gathers, and how it becomes metrics.
 
-Each (hook, name, loader) has one slot. A step adds to sums on the value's device and never waits for it. The numbers are
-read in one copy: at the log points of training, and at the end of an epoch or an evaluation.
+Each (hook, name, loader) has one slot. A step adds to sums on the value's device and never waits for it. The numbers
+are read in one copy: at the log points of training, and at the end of an epoch or an evaluation.
 """
 
 from __future__ import annotations
@@ -316,7 +316,8 @@ class Results:
         if hasattr(value, "item") and getattr(value, "size", None) == 1:  # a NumPy array of one element
             return float(value.item())
         raise MisconfigurationException(
-            f"`self.log({name!r}, ...)` got {value!r} of type {type(value).__name__}; it takes a number or a scalar tensor."
+            f"`self.log({name!r}, ...)` got {value!r} of type {type(value).__name__}; it takes a number or a "
+            "scalar tensor."
         )
 
     def _weight(self) -> int:
@@ -340,7 +341,8 @@ class Results:
         if not self._ambiguous and any(other != size for other in sizes):
             self._ambiguous = True
             rank_zero_warn(
-                f"The batch holds tensors of several first sizes; `self.log` weights means by that of the first, {size}. "
+                "The batch holds tensors of several first sizes; `self.log` weights means by that of the first, "
+                f"{size}. "
                 "Give the right one as `self.log(..., batch_size=...)`."
             )
         return size
@@ -457,7 +459,9 @@ def start_copy(values: Mapping[str, Any], step: int, epoch: int, device: torch.d
     vector: Tensor | None = None
     copied: torch.cuda.Event | None = None
     if tensors:
-        vector = torch.stack([value.to(device, torch.float64 if device.type != "mps" else None) for value in tensors.values()])
+        vector = torch.stack(
+            [value.to(device, torch.float64 if device.type != "mps" else None) for value in tensors.values()]
+        )
         if device.type == "cuda":
             pinned = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
             vector = pinned.copy_(vector, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Run: what one call of fit, validate, test or predict needs, resolved before its first batch and dropped at its end."""
+"""Run: what one call of fit, validate, test or predict needs, resolved before its first batch."""
 
 from __future__ import annotations
 
@@ -211,5 +211,3 @@ class Run:
     def restart_clock(self) -> None:
         """The next line about a long epoch comes a minute from now."""
         self.next_line = monotonic() + 60
-
-

@@ -100,7 +100,7 @@ class Sources:
                 return batch
             return move_data_to_device(batch, device)
 
-        if before is transfer is after is convert is None:
+        if before is None and transfer is None and after is None and convert is None:
             return move
 
         def with_hooks(batch: Any) -> Any:

@@ -20,7 +20,9 @@ from gpulayer.pytorch.loops.results import Results
 from gpulayer.pytorch.loops.run import Run
 
 
-def marked(step: Callable[..., Any], name: str, results: Results, precision: Precision, takes: int) -> Callable[..., Any]:
+def marked(
+    step: Callable[..., Any], name: str, results: Results, precision: Precision, takes: int
+) -> Callable[..., Any]:
     """A step that tells `self.log` where it is called, in the precision's context, given as much as it takes.
 
     Args:
@@ -164,5 +166,3 @@ def make_ordinary(module: Module) -> None:
                 for name, value in attributes.items():
                     if isinstance(value, Tensor) and value.is_inference():
                         attributes[name] = value.clone()
-
-

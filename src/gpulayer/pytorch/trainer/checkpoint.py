@@ -12,9 +12,7 @@ from gpulayer.fabric.utilities.seed import collect_rng_states, set_rng_states
 from gpulayer.fabric.utilities.warnings import PossibleUserWarning
 from gpulayer.pytorch.callbacks.model_checkpoint import ModelCheckpoint
 from gpulayer.pytorch.core.callback import Callback
-from gpulayer.pytorch.core.hooks import overridden
 from gpulayer.pytorch.core.hparams import HyperparametersMixin
-from gpulayer.pytorch.core.module import Module
 from gpulayer.pytorch.loops.progress import load_loops_state, loops_state
 from gpulayer.pytorch.loops.run import Run
 
@@ -48,9 +46,7 @@ def dump(run: Run, weights_only: bool) -> dict[str, Any]:
         },
     }
     if not weights_only:
-        states = {
-            callback.state_key: state for callback in trainer.callbacks if (state := callback.state_dict())
-        }
+        states = {callback.state_key: state for callback in trainer.callbacks if (state := callback.state_dict())}
         checkpoint["callbacks"] = states
         checkpoint["optimizer_states"] = [strategy.optimizer_state(optimizer) for optimizer in run.optimizers]
         checkpoint["lr_schedulers"] = [config.scheduler.state_dict() for config in run.scheduler_configs]
@@ -90,7 +86,7 @@ def restore_objects(run: Run, checkpoint: dict[str, Any]) -> None:
     restore_callbacks(trainer.callbacks, checkpoint.get("callbacks", {}))
 
 
-def restore_callbacks(callbacks: list[Callback], states: dict[str, Any]) -> None:
+def restore_callbacks(callbacks: list[Callback], states: dict[Any, Any]) -> None:
     """Give each callback the state that lies under its key."""
     for callback in callbacks:
         state = states.get(callback.state_key, states.get(type(callback)))  # before 1.5 the key was the class
@@ -160,20 +156,22 @@ def resolve_path(trainer: Any, path: Any, module_given: bool) -> str | None:
     savers = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
     best = next((saver.best_model_path for saver in savers if saver.best_model_path), "")
     if path is None:
-        return best or None if not module_given and not fitting and not trainer.fast_dev_run else None
+        evaluates_the_best = not module_given and not fitting and not trainer.fast_dev_run
+        return str(best) if evaluates_the_best and best else None
     if path == "best":
         if trainer.fast_dev_run:
             rank_zero_warn("`fast_dev_run` saves no checkpoints: the current weights are used instead of the best.")
             return None
         if not best:
             raise MisconfigurationException(
-                "`ckpt_path='best'`, but no checkpoint was saved: give the Trainer a ModelCheckpoint and call `fit` first, "
+                "`ckpt_path='best'`, but no checkpoint was saved: give the Trainer a ModelCheckpoint and call "
+                "`fit` first, "
                 "or give a path."
             )
-        return best
+        return str(best)
     if path == "last":
         return find_last(savers, trainer)
-    return os.fspath(path)
+    return str(os.fspath(path))
 
 
 def find_last(savers: list[ModelCheckpoint], trainer: Any) -> str | None:
@@ -183,5 +181,3 @@ def find_last(savers: list[ModelCheckpoint], trainer: Any) -> str | None:
         rank_zero_info("`ckpt_path='last'`: there is no last checkpoint yet, so training starts from the beginning.")
         return None
     return max(found, key=lambda path: found[path])
-
-

@@ -53,7 +53,8 @@ def limit(name: str, value: Any) -> None:
     )
     if not good:
         raise MisconfigurationException(
-            f"`Trainer({name}={value!r})`: give a number of batches from 0 (an int) or a fraction from 0.0 to 1.0 (a float)."
+            f"`Trainer({name}={value!r})`: give a number of batches from 0 (an int) or a fraction from 0.0 to 1.0 "
+            "(a float)."
         )
 
 
@@ -86,7 +87,8 @@ def batch_limit(name: str, value: int | float | None, length: int | None, what: 
     taken = int(length * value)
     if taken == 0 and length > 0:
         raise MisconfigurationException(
-            f"`Trainer({name}={value!r})` of {what}'s {length} batches is less than one. Give at least {1 / length:.3g}, "
+            f"`Trainer({name}={value!r})` of {what}'s {length} batches is less than one. Give at least "
+            f"{1 / length:.3g}, "
             f"a number of batches (`{name}=1`), or 0 for none."
         )
     return taken, taken
@@ -100,7 +102,10 @@ def module_can_fit(module: Any) -> None:
     """
     for name, why in (
         ("training_step", "computes the loss of a batch: `def training_step(self, batch, batch_idx): ... return loss`"),
-        ("configure_optimizers", "makes the optimizer: `def configure_optimizers(self): return torch.optim.Adam(self.parameters())`"),
+        (
+            "configure_optimizers",
+            "makes the optimizer: `def configure_optimizers(self): return torch.optim.Adam(self.parameters())`",
+        ),
     ):
         if not overridden(name, module, Module):
             raise MisconfigurationException(f"`trainer.fit` needs `{type(module).__name__}.{name}`, which {why}.")
@@ -115,7 +120,9 @@ def is_module(module: Any, call: str) -> None:
     if isinstance(module, Module):
         return
     inner = getattr(module, "_orig_mod", None)
-    hint = " Compile inside it, in `configure_model`, rather than the module itself." if isinstance(inner, Module) else ""
+    hint = (
+        " Compile inside it, in `configure_model`, rather than the module itself." if isinstance(inner, Module) else ""
+    )
     raise TypeError(
         f"`trainer.{call}` takes a `gpulayer.pytorch.Module` (= LightningModule); got {type(module).__module__}."
         f"{type(module).__qualname__}.{hint}"
@@ -168,7 +175,8 @@ def distinct_state_keys(callbacks: Iterable[Callback]) -> None:
             continue
         if callback.state_key in seen:
             raise MisconfigurationException(
-                f"Two callbacks have the state key {callback.state_key!r}, so a checkpoint could keep only one of them. "
+                f"Two callbacks have the state key {callback.state_key!r}, so a checkpoint could keep only one of "
+                "them. "
                 f"Give `{type(callback).__name__}` a property `state_key` that tells them apart, or remove one."
             )
         seen[callback.state_key] = callback
@@ -197,7 +205,8 @@ def validation_interval(interval: Any, every_n_epochs: int | None) -> None:
         )
     if every_n_epochs is None and isinstance(interval, float):
         raise MisconfigurationException(
-            f"`Trainer(val_check_interval={interval!r}, check_val_every_n_epoch=None)` counts batches across epochs: give "
+            f"`Trainer(val_check_interval={interval!r}, check_val_every_n_epoch=None)` counts batches across "
+            "epochs: give "
             "a number of batches (an int)."
         )
 

@@ -196,7 +196,8 @@ def log_hyperparameters(trainer: Any, module: Module) -> None:
         for name, value in owner.hparams_initial.items():
             if name in merged and merged[name] is not value and merged[name] != value:
                 raise MisconfigurationException(
-                    f"The module and the datamodule both have a hyperparameter {name!r}, {value!r} and {merged[name]!r}: "
+                    f"The module and the datamodule both have a hyperparameter {name!r}, {value!r} and "
+                    f"{merged[name]!r}: "
                     "rename one, or leave it out with `save_hyperparameters(ignore=...)`."
                 )
             merged[name] = value
@@ -243,7 +244,8 @@ def configure_optimizers(run: Run, sources: Sources) -> None:
             value = getattr(run.trainer, name)
             if value not in (None, 1, 0):
                 raise MisconfigurationException(
-                    f"`Trainer({name}={value!r})` works in automatic optimization only: this module steps its optimizers "
+                    f"`Trainer({name}={value!r})` works in automatic optimization only: this module steps its "
+                    "optimizers "
                     "itself, so do it in `training_step` (there is `self.clip_gradients`)."
                 )
 
@@ -253,18 +255,21 @@ def prepare_fit(run: Run, sources: Sources) -> None:
     trainer, module = run.trainer, run.module
     if not sources.train.defined:
         raise MisconfigurationException(
-            "`trainer.fit` has no training data: pass `train_dataloaders=`, a `datamodule=` with a `train_dataloader`, or "
+            "`trainer.fit` has no training data: pass `train_dataloaders=`, a `datamodule=` with a "
+            "`train_dataloader`, or "
             f"define `{type(module).__name__}.train_dataloader`."
         )
     validates = sources.val.defined and overridden("validation_step", module, Module) and trainer.limit_val_batches != 0
     if sources.val.given is not None and not overridden("validation_step", module, Module):
         rank_zero_warn(
-            f"A validation loader was given, but `{type(module).__name__}` has no `validation_step`: nothing is validated.",
+            f"A validation loader was given, but `{type(module).__name__}` has no `validation_step`: nothing is "
+            "validated.",
             PossibleUserWarning,
         )
     if not sources.val.defined and overridden("validation_step", module, Module):
         rank_zero_warn(
-            f"`{type(module).__name__}` has a `validation_step`, but there is no validation loader: nothing is validated. "
+            f"`{type(module).__name__}` has a `validation_step`, but there is no validation loader: nothing is "
+            "validated. "
             "Pass one as `trainer.fit(model, train_loader, val_loader)`.",
             PossibleUserWarning,
         )
@@ -281,7 +286,7 @@ def prepare_fit(run: Run, sources: Sources) -> None:
 
 
 def sanity_check(run: Run, sources: Sources) -> None:
-    """A few validation batches before training, to find errors early. Its numbers are thrown away, its random draws too."""
+    """A few validation batches before training, to find errors early; its numbers are thrown away."""
     trainer = run.trainer
     trainer.state.stage = RunningStage.SANITY_CHECKING
     run.hooks.on_sanity_check_start()
@@ -418,5 +423,3 @@ def evaluation_of(run: Run, sources: Sources, fn: TrainerFn) -> Evaluation:
     )
     evaluation.take_hooks(run.hooks)
     return evaluation
-
-

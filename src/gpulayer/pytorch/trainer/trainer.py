@@ -230,7 +230,10 @@ class Trainer:
         self._root_dir = None if default_root_dir is None else os.fspath(default_root_dir)
         self.loggers = self._make_loggers(logger)
         self.callbacks = self._make_callbacks(callbacks, max_time, enable_checkpointing, bool(fast_dev_run))
-        for name, value in (("enable_progress_bar", enable_progress_bar), ("enable_model_summary", enable_model_summary)):
+        for name, value in (
+            ("enable_progress_bar", enable_progress_bar),
+            ("enable_model_summary", enable_model_summary),
+        ):
             if value:
                 rank_zero_warn(f"`Trainer({name}=True)` has no effect in this version; one line an epoch is logged.")
 
@@ -253,7 +256,8 @@ class Trainer:
         for item in loggers:
             if not callable(getattr(item, "log_metrics", None)):
                 raise MisconfigurationException(
-                    f"`Trainer(logger={item!r})`: give a Logger or a list of them, True for metrics.csv, or False for none."
+                    f"`Trainer(logger={item!r})`: give a Logger or a list of them, True for metrics.csv, or False "
+                    "for none."
                 )
         return loggers
 
@@ -264,12 +268,14 @@ class Trainer:
         for item in given:
             if not isinstance(item, Callback):
                 raise MisconfigurationException(
-                    f"`Trainer(callbacks=...)` holds {item!r}: give objects of subclasses of `gpulayer.pytorch.Callback`."
+                    f"`Trainer(callbacks=...)` holds {item!r}: give objects of subclasses of "
+                    "`gpulayer.pytorch.Callback`."
                 )
         savers = [callback for callback in given if isinstance(callback, Checkpoint)]
         if enable_checkpointing is False and savers and not trial:
             raise MisconfigurationException(
-                f"`Trainer(enable_checkpointing=False)`, but `callbacks` holds {type(savers[0]).__name__}: leave one out."
+                f"`Trainer(enable_checkpointing=False)`, but `callbacks` holds {type(savers[0]).__name__}: leave "
+                "one out."
             )
         if not savers and enable_checkpointing is not False:
             given.append(ModelCheckpoint())
@@ -402,7 +408,9 @@ class Trainer:
             checks.is_module(model, call)
             return model, True
         if self.lightning_module is None:
-            raise TypeError(f"`trainer.{call}()` without a model uses that of the last call, and there was none: pass one.")
+            raise TypeError(
+                f"`trainer.{call}()` without a model uses that of the last call, and there was none: pass one."
+            )
         return self.lightning_module, False
 
     def save_checkpoint(self, filepath: Path, weights_only: bool | None = None, storage_options: Any = None) -> None:
