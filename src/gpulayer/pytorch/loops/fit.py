@@ -46,6 +46,8 @@ def fit(run: Run) -> None:
             else:
                 output = forward_backward(run, batch, i, accumulate, step_now)
                 if step_now:
+                    hooks.on_before_optimizer_step(run.optimizer)
+                    run.clip(run.optimizer)
                     run.optimizer_step()
             at.step += step_now and not run.manual
             at.batch_done(step_now)
@@ -64,7 +66,7 @@ def fit(run: Run) -> None:
 
 
 def forward_backward(run: Run, batch: Any, i: int, accumulate: int, step_now: bool) -> Any:
-    """One batch's loss and gradients; if the optimizer steps after it, also what precedes the step."""
+    """One batch's loss and gradients, added to those of the other batches that share its optimizer step."""
     hooks, optimizer = run.hooks, run.optimizer
     with run.grad_sync(step_now):
         output = run.training_step(batch, i)
@@ -78,12 +80,9 @@ def forward_backward(run: Run, batch: Any, i: int, accumulate: int, step_now: bo
             hooks.on_before_backward(loss)
             run.backward(loss)
             hooks.on_after_backward()
-    if step_now:
-        if accumulate > 1 and run.window(i, accumulate) > i % accumulate + 1:
-            # The loader had no length, so its last window turned out shorter than the losses were divided by.
-            run.scale_gradients(accumulate / (i % accumulate + 1))
-        hooks.on_before_optimizer_step(optimizer)
-        run.clip(optimizer)
+    if step_now and accumulate > 1 and run.window(i, accumulate) > i % accumulate + 1:
+        # The loader had no length, so its last window turned out shorter than the losses were divided by.
+        run.scale_gradients(accumulate / (i % accumulate + 1))
     return output
 
 
@@ -126,7 +125,7 @@ def start_epoch(run: Run) -> bool:
     """
     at, hooks = run.progress, run.hooks
     run.restart_clock()
-    run.reload()
+    run.reload_train()
     if hooks.callbacks != run.trainer.callbacks:  # someone added one
         hooks.resolve(run.trainer.callbacks)
         if run.validation is not None:
@@ -147,6 +146,7 @@ def finish_batch(run: Run, step_now: bool) -> bool:
     if at.position is Position.BATCH and run.validation_due():
         if step_now:  # otherwise they are half of an accumulated step
             run.module.on_validation_model_zero_grad()
+        run.reload_validation()
         evaluate(run, run.validation, owed=True)
     if run.schedulers.plateau_by_step and step_now and at.position is not Position.READY:
         run.step_schedulers(run.schedulers.plateau_by_step, at.step)

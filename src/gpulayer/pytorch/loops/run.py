@@ -103,7 +103,8 @@ class Run:
     closure_step: Callable[[Callable[[], Any], int, bool], Any] | None = None
     scheduler_step: Callable[[Any, Any], Any] = nothing
     grad_sync: Callable[[bool], AbstractContextManager[Any]] = no_context
-    reload: Callable[[], None] = nothing  # makes the loaders anew, in the epochs where the user wants that
+    reload_train: Callable[[], None] = nothing  # makes the loader anew, in the epochs where the user wants that
+    reload_validation: Callable[[], None] = nothing
     report_line: Callable[[], None] = nothing  # logs how far the epoch is
     report_epoch: Callable[[], None] = nothing  # logs the epoch's metrics
     next_line: float = float("inf")
@@ -183,18 +184,21 @@ class Run:
         rank_zero_warn(message)
         return None
 
-    def manual_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
-        """`optimizer.step()` of a module: in manual optimization with the hook, and counted."""
-        if not self.manual:
-            return optimizer.step(closure=closure, **kwargs) if closure else optimizer.step(**kwargs)
+    def wrapped_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """`optimizer.step()` as a module calls it: between the gradients and the step the hook, and the clipping.
+
+        In manual optimization the module clips, and the step is counted here; in automatic optimization `fit` counts.
+        """
 
         def computed() -> Any:
             loss = closure() if closure is not None else None
             self.hooks.on_before_optimizer_step(optimizer)
+            if not self.manual:
+                self.clip(optimizer)
             return loss
 
         loss = optimizer.step(closure=computed, **kwargs)
-        self.progress.step += 1
+        self.progress.step += self.manual
         return loss
 
     def scale_gradients(self, factor: float) -> None:

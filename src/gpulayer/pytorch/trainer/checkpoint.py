@@ -70,16 +70,16 @@ def _add_hparams(checkpoint: dict[str, Any], owner: HyperparametersMixin) -> Non
 
 
 def restore_objects(run: Run, checkpoint: dict[str, Any]) -> None:
-    """Take back the datamodule's state, the weights and the callbacks' states."""
+    """Take back the weights, the datamodule's state and the callbacks' states."""
     trainer, module, datamodule = run.trainer, run.module, run.trainer.datamodule
-    if datamodule is not None and (name := type(datamodule).__qualname__) in checkpoint:
-        datamodule.load_state_dict(checkpoint[name])
     if "state_dict" not in checkpoint:
         raise MisconfigurationException(
             f"The checkpoint {trainer.ckpt_path!r} has no 'state_dict'; it holds {sorted(map(str, checkpoint))}. "
             "Give a file that `trainer.save_checkpoint` or ModelCheckpoint wrote."
         )
     module.on_load_checkpoint(checkpoint)
+    if datamodule is not None and (name := type(datamodule).__qualname__) in checkpoint:
+        datamodule.load_state_dict(checkpoint[name])
     module.load_state_dict(checkpoint["state_dict"], strict=module.strict_loading)
     for callback in trainer.callbacks:
         callback.on_load_checkpoint(trainer, module, checkpoint)

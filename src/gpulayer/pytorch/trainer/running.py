@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -234,7 +234,7 @@ def configure_optimizers(run: Run, sources: Sources) -> None:
     configured: Configured = read_configured(module.configure_optimizers(), automatic=not run.manual)
     _, optimizers = strategy.setup(module, configured.optimizers)
     run.optimizers = optimizers if optimizers or run.manual else [NoOptimizer()]
-    run.wrapped_optimizers = [LightningOptimizer(optimizer, run.manual_step) for optimizer in run.optimizers]
+    run.wrapped_optimizers = [LightningOptimizer(optimizer, run.wrapped_step) for optimizer in run.optimizers]
     run.scheduler_configs = configured.schedulers
     run.schedulers = Schedulers() if run.manual else Schedulers.of(configured.schedulers)
     takes, _ = checks.step_arguments(module.training_step, "training_step", 1)
@@ -280,7 +280,18 @@ def prepare_fit(run: Run, sources: Sources) -> None:
         run.validation = run.validation or evaluation_of(run, sources, TrainerFn.FITTING)
         set_validation_interval(run)
     if trainer.reload_dataloaders_every_n_epochs:
-        run.reload = reload_of(run, sources, validates)
+
+        def reload_train() -> None:
+            run.train = Batches(None, 0)
+            load_train(run, sources)
+
+        def reload_validation() -> None:
+            run.validation = evaluation_of(run, sources, TrainerFn.FITTING)
+            set_validation_interval(run)
+
+        run.reload_train = every_so_many_epochs(run, reload_train)
+        if validates:
+            run.reload_validation = every_so_many_epochs(run, reload_validation)
     report = Report(run)
     run.report_line, run.report_epoch = report.minute, report.epoch
 
@@ -323,21 +334,17 @@ def load_train(run: Run, sources: Sources) -> None:
     )
 
 
-def reload_of(run: Run, sources: Sources, validates: bool) -> Any:
-    """What makes the loaders anew when the Trainer's `reload_dataloaders_every_n_epochs` are over."""
-    loaded = run.progress.epoch
+def every_so_many_epochs(run: Run, make: Callable[[], None]) -> Callable[[], None]:
+    """`make`, when the Trainer's `reload_dataloaders_every_n_epochs` are over since the last time."""
+    made = run.progress.epoch
 
-    def reload() -> None:
-        nonlocal loaded
-        if run.progress.epoch - loaded >= run.trainer.reload_dataloaders_every_n_epochs:
-            loaded = run.progress.epoch
-            run.train = Batches(None, 0)
-            load_train(run, sources)
-            if validates:
-                run.validation = evaluation_of(run, sources, TrainerFn.FITTING)
-                set_validation_interval(run)
+    def make_if_due() -> None:
+        nonlocal made
+        if run.progress.epoch - made >= run.trainer.reload_dataloaders_every_n_epochs:
+            made = run.progress.epoch
+            make()
 
-    return reload
+    return make_if_due
 
 
 def set_validation_interval(run: Run) -> None:
