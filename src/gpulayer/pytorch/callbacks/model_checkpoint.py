@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from math import isnan
 from string import Formatter
@@ -241,8 +243,10 @@ class ModelCheckpoint(Checkpoint):
 
     def _save_newest(self, trainer: Trainer, metrics: dict[str, Tensor]) -> str:
         path = self._path(metrics)
-        self._write(trainer, path)
-        previous, self.best_model_path = self.best_model_path, path
+        previous = self.best_model_path
+        with self._undone_by_an_error():
+            self.best_model_path = path
+            self._write(trainer, path)
         if self.save_top_k == 1 and previous and previous != path:
             self._remove(trainer, previous)
         return path
@@ -259,14 +263,12 @@ class ModelCheckpoint(Checkpoint):
                 rank_zero_info("%s %.5g is not among the best %d.", self.monitor, float(score), self.save_top_k)
             return ""
         path = self._path(metrics)
-        self._write(trainer, path)
-        self.best_k_models[path] = score
-        dropped = ""
-        if full:
-            dropped = self.kth_best_model_path
-            if dropped != path:
-                self.best_k_models.pop(dropped)
-        self._rank()
+        dropped = self.kth_best_model_path if full else ""
+        with self._undone_by_an_error():
+            self.best_k_models.pop(dropped, None)
+            self.best_k_models[path] = score
+            self._rank()
+            self._write(trainer, path)
         if self.verbose:
             rank_zero_info("%s %.5g: saved %s", self.monitor, float(score), path)
         if dropped and dropped != path:
@@ -280,10 +282,12 @@ class ModelCheckpoint(Checkpoint):
         """Find the best and the worst of those that are kept; of two with one score the older is better."""
         ranked = sorted(self.best_k_models.items(), key=lambda item: float(item[1]), reverse=self.mode == "max")
         self.best_model_path, self.best_model_score = ranked[0]
-        self.kth_best_model_path, self.kth_value = ranked[-1]
+        if len(ranked) == self.save_top_k:
+            self.kth_best_model_path, self.kth_value = ranked[-1]
 
     def _save_last(self, trainer: Trainer, metrics: dict[str, Tensor], saved: str) -> None:
         path = self._path(metrics, template=self.CHECKPOINT_NAME_LAST)
+        previous, self.last_model_path = self.last_model_path, path
         if self.save_last == "link" and saved:
             _link(saved, path)
         elif saved and os.path.isfile(saved):
@@ -291,9 +295,19 @@ class ModelCheckpoint(Checkpoint):
             self._tell_loggers(trainer)
         else:
             self._write(trainer, path)
-        previous, self.last_model_path = self.last_model_path, path
         if previous and previous != path:
             self._remove(trainer, previous)
+
+    @contextmanager
+    def _undone_by_an_error(self) -> Iterator[None]:
+        """The file names itself as the best, so the state changes before it is written, and back if that fails."""
+        before = self._state()
+        try:
+            yield
+        except BaseException:
+            for name, value in before.items():
+                setattr(self, name, value)
+            raise
 
     def _write(self, trainer: Trainer, path: str) -> None:
         self._last_saved_step = trainer.global_step
@@ -384,6 +398,9 @@ class ModelCheckpoint(Checkpoint):
     # -- state -------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
         return {
             "monitor": self.monitor,
             "best_model_score": self.best_model_score,

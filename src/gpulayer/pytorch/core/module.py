@@ -471,6 +471,7 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
                 f"{str(checkpoint_path)!r} has no 'state_dict'; it holds {sorted(map(str, checkpoint))}. "
                 "Give a file that `trainer.save_checkpoint` or ModelCheckpoint wrote."
             )
+        module.configure_model()
         module.on_load_checkpoint(checkpoint)
         weights = checkpoint["state_dict"]
         module.load_state_dict(weights, strict=module.strict_loading if strict is None else strict)

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
@@ -168,11 +168,6 @@ def read_scheduler(given: Any, monitor: str | None, automatic: bool) -> LRSchedu
             "{'optimizer': ..., 'lr_scheduler': ..., 'monitor': 'name_of_the_metric'}."
         )
     return config
-
-
-def is_torch_scheduler(scheduler: Any) -> bool:
-    """Whether it is one of torch's own kinds, whose state a checkpoint surely can hold."""
-    return isinstance(scheduler, (LRScheduler, ReduceLROnPlateau))
 
 
 class LightningOptimizer:

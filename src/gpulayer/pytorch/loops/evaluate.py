@@ -26,12 +26,15 @@ def evaluate(run: Run, evaluation: Evaluation | None, owed: bool = False) -> lis
     on_batch_start, on_batch_end = evaluation.on_batch_start, evaluation.on_batch_end
     stepping = results.stepping[evaluation.stage]
     counts.start()
+    if not any(batches.count for batches in evaluation.loaders):
+        return [{} for _ in evaluation.loaders]
     with evaluation.context():
         set_back = evaluation.set_eval()
         evaluation.on_start()
         evaluation.on_epoch_start()
         for index, batches in enumerate(evaluation.loaders):
             results.loader = index if several else None
+            before, i = counts.by_loader.get(index, 0), -1
             batches.set_epoch(at.epoch)
             for batch, i in batches:
                 args = (batch, i, index) if several else (batch, i)
@@ -41,7 +44,8 @@ def evaluate(run: Run, evaluation: Evaluation | None, owed: bool = False) -> lis
                 on_batch_end(output, *args)
                 counts.count()
                 if stepping:
-                    results.evaluation_step_done(evaluation.stage, counts.total - 1, at.epoch)
+                    results.evaluation_step_done(evaluation.stage, before + i)
+            counts.loader_done(index, i + 1)
         results.end(evaluation.stage)
         evaluation.on_epoch_end()
         results.send_epoch(evaluation.stage, max(at.window - owed, 0), at.epoch)

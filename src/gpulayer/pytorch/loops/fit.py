@@ -134,10 +134,11 @@ def start_epoch(run: Run) -> bool:
     run.train.start = at.batch_in_epoch
     if at.position is Position.EPOCH:
         return False
-    resumed, ended = at.mid_epoch, at.last_batch
+    ended = at.mid_epoch and at.last_batch
     if not ended:
+        at.last_batch = False
         hooks.on_train_epoch_start()
-    return not (resumed and finish_batch(run, step_now=True)) and not ended
+    return not finish_batch(run, step_now=True) and not ended
 
 
 def finish_batch(run: Run, step_now: bool) -> bool:

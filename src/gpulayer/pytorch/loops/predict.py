@@ -24,6 +24,8 @@ def predict(run: Run, evaluation: Evaluation | None, keep: bool) -> list[list[An
     on_batch_start, on_batch_end = evaluation.on_batch_start, evaluation.on_batch_end
     kept: list[list[Any]] = [[] for _ in evaluation.loaders]
     counts.start()
+    if not any(batches.count for batches in evaluation.loaders):
+        return kept
     with evaluation.context():
         set_back = evaluation.set_eval()
         evaluation.on_start()

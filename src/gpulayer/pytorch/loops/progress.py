@@ -22,15 +22,18 @@ class Evaluated:
 
     current: int = 0
     total: int = 0
+    by_loader: dict[int, int] = field(default_factory=dict)  # batches of each loader in the runs before
 
     def start(self) -> None:
+        """Begin a run over all loaders."""
         self.current = 0
 
-    def reset(self, current: int, total: int) -> None:
-        """Take back what was counted: the sanity check's batches do not count."""
-        self.current, self.total = current, total
+    def loader_done(self, index: int, batches: int) -> None:
+        """Count a loader that is through."""
+        self.by_loader[index] = self.by_loader.get(index, 0) + batches
 
     def count(self) -> None:
+        """Count a batch."""
         self.current += 1
         self.total += 1
 
@@ -84,7 +87,6 @@ class Progress:
         self.epoch += 1
         self.batch_in_epoch = 0
         self.epoch_start_step = self.step
-        self.last_batch = False
         self.position = Position.READY
 
 

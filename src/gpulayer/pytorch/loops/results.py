@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.fabric.utilities.exceptions import InvalidValueError, MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 
 Options = tuple[bool, bool | None, bool | None, bool | None, Any, bool, bool]
@@ -166,10 +166,11 @@ class Metrics:
     logged: dict[str, Any] = field(default_factory=dict)
     progress_bar: dict[str, Any] = field(default_factory=dict)
 
-    def put(self, slot: Slot, name: str, value: Any) -> None:
-        """Note a value that `slot` gave under `name`."""
-        self.callback[name] = value
-        self.callback[slot.name] = value
+    def put(self, slot: Slot, name: str, value: Any, decides: bool = True) -> None:
+        """Note a value that `slot` gave under `name`; one that `decides` is for callbacks, too."""
+        if decides:
+            self.callback[name] = value
+            self.callback[slot.name] = value
         if slot.to_loggers:
             self.logged[name] = value
         if slot.prog_bar:
@@ -190,8 +191,8 @@ class Pending:
     numbers: dict[str, float]
     vector: Tensor | None
     copied: torch.cuda.Event | None
-    step: int
-    epoch: int
+    step: int = 0
+    epoch: int = 0
 
     def metrics(self) -> dict[str, float]:
         """The numbers; the copy, begun a step ago, is over by now."""
@@ -215,7 +216,7 @@ class Results:
         self,
         device: torch.device,
         log_every_n_steps: int = 50,
-        send: Callable[[dict[str, float], int, int], None] | None = None,
+        send: Callable[[dict[str, float], int, int | None], None] | None = None,
     ) -> None:
         self.device = device
         self.log_every_n_steps = log_every_n_steps
@@ -257,6 +258,11 @@ class Results:
         """Check the arguments; this happens once for each name in each hook."""
         if not isinstance(name, str):
             raise MisconfigurationException(f"`self.log` takes a name as its first argument; got {name!r}.")
+        if "/dataloader_idx_" in name:
+            raise MisconfigurationException(
+                f"`self.log({name!r}, ...)`: with several loaders `/dataloader_idx_N` is appended by itself; choose "
+                "another name, or pass `add_dataloader_idx=False`."
+            )
         place = PLACES.get(self.fx or "")
         if place is None:
             where = f"in `{self.fx}`" if self.fx else "outside the hooks of a run"
@@ -291,7 +297,9 @@ class Results:
         self._scalar(name, value)
         slot = cls(name, self.loader, place, options, self.device)
         if not slot.on_step and not slot.on_epoch:
-            rank_zero_warn(f"`self.log({name!r}, on_step=False, on_epoch=False)` logs nothing.")
+            raise MisconfigurationException(
+                f"`self.log({name!r}, on_step=False, on_epoch=False)` logs nothing: set one of them."
+            )
         self.slots[(self.fx, name, self.loader)] = slot
         self.stages[place.stage].append(slot)
         if slot.on_step:
@@ -302,11 +310,11 @@ class Results:
         """A scalar tensor, detached, or a float.
 
         Raises:
-            MisconfigurationException: the value is neither a number nor a tensor of one element.
+            InvalidValueError: the value is neither a number nor a tensor of one element.
         """
         if isinstance(value, Tensor):
             if value.numel() != 1:
-                raise MisconfigurationException(
+                raise InvalidValueError(
                     f"`self.log({name!r}, ...)` got a tensor of shape {tuple(value.shape)}; it takes one number: "
                     "log its mean, or each element under a name of its own."
                 )
@@ -315,7 +323,7 @@ class Results:
             return float(value)  # type: ignore[arg-type]
         if hasattr(value, "item") and getattr(value, "size", None) == 1:  # a NumPy array of one element
             return float(value.item())
-        raise MisconfigurationException(
+        raise InvalidValueError(
             f"`self.log({name!r}, ...)` got {value!r} of type {type(value).__name__}; it takes a number or a "
             "scalar tensor."
         )
@@ -366,7 +374,8 @@ class Results:
             return
         for slot in due:
             slot.unsent = False
-        self.pending = start_copy({slot.step_name: slot.value for slot in due}, window - 1, epoch, self.device)
+        self.pending = start_copy({slot.step_name: slot.value for slot in due}, self.device)
+        self.pending.step, self.pending.epoch = window - 1, epoch
         if self.pending.copied is None:
             self.deliver()
 
@@ -376,16 +385,15 @@ class Results:
         if pending is not None and self.send is not None:
             self.send(pending.metrics(), pending.step, pending.epoch)
 
-    def evaluation_step_done(self, stage: str, step: int, epoch: int) -> None:
-        """After a batch of an evaluation: loggers get the values logged with on_step."""
+    def evaluation_step_done(self, stage: str, step: int) -> None:
+        """After a batch of an evaluation: loggers get the values logged with on_step, by the loader's own count."""
         due = [slot for slot in self.stepping[stage] if slot.unsent]
         for slot in due:
             slot.unsent = False
-            self.metrics.put(slot, slot.step_name, slot.value)
+            self.metrics.put(slot, slot.step_name, slot.value, decides=False)
         due = [slot for slot in due if slot.to_loggers]
         if due and self.send is not None:
-            pending = start_copy({slot.step_name: slot.value for slot in due}, step, epoch, self.device)
-            self.send(pending.metrics(), step, epoch)
+            self.send(start_copy({slot.step_name: slot.value for slot in due}, self.device).metrics(), step, None)
 
     # -- the end of an epoch or an evaluation ------------------------------------------------------------------------
 
@@ -420,12 +428,12 @@ class Results:
         """Forget the stage's values.
 
         Returns:
-            The epoch's values by loader.
+            The epoch's values that loggers get, by loader.
         """
         metrics = self.refresh().callback
         by_loader: dict[int | None, dict[str, float]] = {}
         for slot in self.stages[stage]:
-            if slot.on_epoch and slot.filled:
+            if slot.on_epoch and slot.filled and slot.to_loggers:
                 by_loader.setdefault(slot.loader, {})[slot.epoch_name] = float(metrics[slot.epoch_name])
             slot.clear()
         self.ended = None
@@ -445,13 +453,11 @@ _WHERE = (
 )
 
 
-def start_copy(values: Mapping[str, Any], step: int, epoch: int, device: torch.device) -> Pending:
+def start_copy(values: Mapping[str, Any], device: torch.device) -> Pending:
     """Stack the tensors into one vector and begin its copy to the host, without waiting on a GPU.
 
     Args:
         values: scalar tensors and numbers.
-        step: the step that they belong to.
-        epoch: the epoch.
         device: where the tensors are.
     """
     numbers = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
@@ -467,7 +473,7 @@ def start_copy(values: Mapping[str, Any], step: int, epoch: int, device: torch.d
             vector = pinned.copy_(vector, non_blocking=True)
             copied = torch.cuda.Event()
             copied.record()
-    return Pending(list(tensors), dict.fromkeys(values, 0.0) | numbers, vector, copied, step, epoch)
+    return Pending(list(tensors), dict.fromkeys(values, 0.0) | numbers, vector, copied)
 
 
 def read_all(slots: Iterable[Slot]) -> list[float]:

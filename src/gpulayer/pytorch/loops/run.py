@@ -138,12 +138,10 @@ class Run:
             return False
         if self.validate_every_n_epochs is not None and (at.epoch + 1) % self.validate_every_n_epochs:
             return False
-        if at.last_batch and (self.validate_every_n_batches is None or self.train.length is None):
-            return True
         if self.trainer.should_stop and self.may_stop():
             return True
         if self.validate_every_n_batches is None:
-            return False
+            return at.last_batch
         count = at.batch if self.validate_every_n_epochs is None else at.batch_in_epoch
         return count % self.validate_every_n_batches == 0
 

@@ -18,6 +18,7 @@ from gpulayer.pytorch.core.module import Module
 from gpulayer.pytorch.loops.fit import loss_of
 from gpulayer.pytorch.loops.results import Results
 from gpulayer.pytorch.loops.run import Run
+from gpulayer.pytorch.trainer.states import RunningStage
 
 
 def marked(
@@ -116,21 +117,25 @@ def closure_step(run: Run) -> Callable[[Callable[[], Any], int, bool], Any]:
     return step
 
 
-def evaluation_context(inference_mode: bool, within_fit: bool) -> Callable[[], AbstractContextManager[Any]]:
+def evaluation_context(trainer: Any, within_fit: bool) -> Callable[[], AbstractContextManager[Any]]:
     """What an evaluation runs in.
 
     Args:
-        inference_mode: whether validate, test and predict use `torch.inference_mode`, or `torch.no_grad`.
+        trainer: the Trainer; its `inference_mode` chooses between `torch.inference_mode` and `torch.no_grad`.
         within_fit: training follows: no_grad, for its tensors may be kept, and the random state is put back, so that
             validating does not change what training does (Lightning's issues 16827 and 20204).
     """
     if not within_fit:
-        return torch.inference_mode if inference_mode else torch.no_grad
+        return torch.inference_mode if trainer.inference_mode else torch.no_grad
 
     @contextmanager
     def context() -> Iterator[None]:
+        before = trainer.state.stage
+        if before is RunningStage.TRAINING:
+            trainer.state.stage = RunningStage.VALIDATING
         with isolate_rng(), torch.no_grad():
             yield
+        trainer.state.stage = before
 
     return context
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from gpulayer.pytorch.core.optimizer import Configured, LightningOptimizer, NoOp
 from gpulayer.pytorch.loops.batches import Batches
 from gpulayer.pytorch.loops.evaluate import evaluate
 from gpulayer.pytorch.loops.hooks import Hooks
+from gpulayer.pytorch.loops.progress import Evaluated
 from gpulayer.pytorch.loops.results import Results
 from gpulayer.pytorch.loops.run import Evaluation, Run, Schedulers
 from gpulayer.pytorch.trainer import callables, checkpoint, checks
@@ -213,9 +215,11 @@ def send_to(trainer: Any) -> Any:
     if not trainer.loggers:
         return None
 
-    def send(metrics: dict[str, float], step: int, epoch: int) -> None:
-        step = int(metrics.pop("step", step))  # a user who logs "step" chooses the x axis
-        metrics.setdefault("epoch", epoch)
+    def send(metrics: dict[str, float], step: int, epoch: int | None) -> None:
+        if "step" in metrics:  # a user who logs "step" chooses the x axis
+            step, epoch = int(metrics.pop("step")), None
+        if epoch is not None:
+            metrics.setdefault("epoch", epoch)
         if not trainer.sanity_checking:
             for logger in trainer.loggers:
                 logger.log_metrics(metrics=dict(metrics), step=step)
@@ -275,15 +279,15 @@ def prepare_fit(run: Run, sources: Sources) -> None:
         )
     if validates and trainer.num_sanity_val_steps != 0:
         sanity_check(run, sources)
-    load_train(run, sources)
-    if validates:
+    load_train(run)
+    if validates and (run.progress.mid_epoch or not run.done()):
         run.validation = run.validation or evaluation_of(run, sources, TrainerFn.FITTING)
         set_validation_interval(run)
     if trainer.reload_dataloaders_every_n_epochs:
 
         def reload_train() -> None:
             run.train = Batches(None, 0)
-            load_train(run, sources)
+            load_train(run)
 
         def reload_validation() -> None:
             run.validation = evaluation_of(run, sources, TrainerFn.FITTING)
@@ -303,12 +307,8 @@ def sanity_check(run: Run, sources: Sources) -> None:
     run.hooks.on_sanity_check_start()
     run.validation = evaluation_of(run, sources, TrainerFn.FITTING)
     most = trainer.num_sanity_val_steps
-    whole = run.validation.loaders
-    run.validation.loaders = [first(batches, most) if most != -1 else batches for batches in whole]
-    counts = run.validation.counts.current, run.validation.counts.total
-    evaluate(run, run.validation)
-    run.validation.loaders = whole
-    run.validation.counts.reset(*counts)
+    loaders = [first(batches, most) if most != -1 else batches for batches in run.validation.loaders]
+    evaluate(run, replace(run.validation, loaders=loaders, counts=Evaluated()))
     run.hooks.on_sanity_check_end()
     run.results.forget("validation")
     trainer.state.stage = RunningStage.TRAINING
@@ -321,9 +321,9 @@ def first(batches: Batches, most: int) -> Batches:
     return Batches(batches.loader, length, limit, batches.move, batches.as_iterator)
 
 
-def load_train(run: Run, sources: Sources) -> None:
+def load_train(run: Run) -> None:
     """The training batches; made once, or sooner if someone asks the Trainer how many there are."""
-    trainer = run.trainer
+    trainer, sources = run.trainer, run.trainer.sources
     if run.train.loader is not None:
         return
     loader = sources.train.request()
@@ -426,7 +426,7 @@ def evaluation_of(run: Run, sources: Sources, fn: TrainerFn) -> Evaluation:
         several=len(loaders) > 1,
         takes=takes,
         set_eval=callables.evaluation_mode(module, stage),
-        context=callables.evaluation_context(trainer.inference_mode, within_fit=fn is TrainerFn.FITTING),
+        context=callables.evaluation_context(trainer, within_fit=fn is TrainerFn.FITTING),
     )
     evaluation.take_hooks(run.hooks)
     return evaluation

@@ -212,8 +212,10 @@ class Trainer:
             min_epochs = 1  # steps are counted within an epoch, so one is begun at least
         self.max_epochs, self.min_epochs = max_epochs, min_epochs
         self.max_steps, self.min_steps = max_steps, min_steps
-        self.limit_train_batches, self.limit_val_batches = limit_train_batches, limit_val_batches
-        self.limit_test_batches, self.limit_predict_batches = limit_test_batches, limit_predict_batches
+        self.limit_train_batches = 1.0 if limit_train_batches is None else limit_train_batches
+        self.limit_val_batches = 1.0 if limit_val_batches is None else limit_val_batches
+        self.limit_test_batches = 1.0 if limit_test_batches is None else limit_test_batches
+        self.limit_predict_batches = 1.0 if limit_predict_batches is None else limit_predict_batches
         self.val_check_interval = 1.0 if val_check_interval is None else val_check_interval
         self.check_val_every_n_epoch = check_val_every_n_epoch
         self.num_sanity_val_steps = 2 if num_sanity_val_steps is None else num_sanity_val_steps
@@ -471,12 +473,12 @@ class Trainer:
 
         May be read in `configure_optimizers`, for schedulers that need it.
         """
-        if self._run is None or self.sources is None:
-            raise RuntimeError("`estimated_stepping_batches` is known only during `fit`.")
         if self.max_epochs == -1:
             return inf if self.max_steps == -1 else self.max_steps
-        load_train(self._run, self.sources)
-        batches = self._run.train.count
+        if self._fitted is None:
+            raise RuntimeError("`estimated_stepping_batches` needs the training data: it is known from `fit` on.")
+        load_train(self._fitted)
+        batches = self._fitted.train.count
         if batches == inf:
             return inf if self.max_steps == -1 else self.max_steps
         steps = ceil(batches / self.accumulate_grad_batches) * max(self.max_epochs, 1)
