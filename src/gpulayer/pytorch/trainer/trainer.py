@@ -38,7 +38,8 @@ from gpulayer.pytorch.loops.run import Run
 from gpulayer.pytorch.loops.views import EvaluationLoopView, FitLoopView
 from gpulayer.pytorch.trainer import checkpoint, checks, report
 from gpulayer.pytorch.trainer.attach import Sources
-from gpulayer.pytorch.trainer.running import load_train, order, running
+from gpulayer.pytorch.trainer.prepare import load_train
+from gpulayer.pytorch.trainer.running import order, running
 from gpulayer.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState
 
 ARGUMENTS = (
