@@ -1,0 +1,108 @@
+"""What a user waits for before the first step is done: the import, and the set-up of a run.
+
+    python benchmarks/startup.py                       # about 2 minutes
+    python benchmarks/startup.py --rounds 20 --write
+
+`import`: seconds for `import gpulayer.pytorch` (or `lightning.pytorch`) in a process that has imported torch.
+`first step`: milliseconds from there to the end of the first optimizer step: model, loader, Trainer and `fit`, with
+metrics.csv as its log and a checkpoint each epoch, as is the default, but without a progress bar and model summary. It
+is compared with a bare loop in the same round. Constructing the first optimizer of a process loads torch._dynamo (about
+a second in torch 2.13): every contestant does it before the clock starts, or its noise would hide everything else.
+
+Fresh processes in alternating rounds; medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import time
+
+import common
+
+FRAMEWORKS = ("bare", "gpulayer", "lightning")
+
+
+def child(framework: str) -> common.Measurement:
+    import torch
+    from torch.utils.data import DataLoader
+
+    start = time.perf_counter()
+    if framework != "bare":
+        L = importlib.import_module(f"{framework}.pytorch")
+        CSVLogger = importlib.import_module(f"{framework}.pytorch.loggers").CSVLogger
+    imported = time.perf_counter() - start
+
+    torch.optim.SGD([torch.zeros(1)])
+    torch.set_num_threads(1)
+    ends: list[float] = []
+
+    def sgd(module: torch.nn.Module) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+        optimizer.register_step_post_hook(lambda *_: ends.append(time.perf_counter()))
+        return optimizer
+
+    start = time.perf_counter()
+    loader = DataLoader([torch.ones(2, 4)] * 3, batch_size=None)
+    if framework == "bare":
+        network = torch.nn.Linear(4, 1)
+        optimizer = sgd(network)
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = network(batch).square().mean()
+            loss.backward()
+            optimizer.step()
+    else:
+
+        class Model(L.LightningModule):
+            def __init__(self) -> None:
+                super().__init__()
+                self.network = torch.nn.Linear(4, 1)
+
+            def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+                return self.network(batch).square().mean()
+
+            def configure_optimizers(self) -> torch.optim.Optimizer:
+                return sgd(self)
+
+        L.Trainer(
+            accelerator="cpu",
+            max_epochs=1,
+            logger=CSVLogger("."),
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        ).fit(Model(), loader)
+    return {"import_s": imported, "first_step_ms": 1e3 * (ends[0] - start)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--frameworks", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS), metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--write", action="store_true", help="write the results into benchmarks/results")
+    parser.add_argument("--child", metavar="FRAMEWORK", help="take one measurement, print JSON")
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(child(options.child)))
+        return
+
+    names = common.frameworks(options.frameworks)
+    results = common.alternate(names, options.rounds, lambda name: common.measure(__file__, name))
+    rows = [
+        (
+            name,
+            "" if name == "bare" else f"{common.median(r, 'import_s'):.2f}",
+            f"{common.median(r, 'first_step_ms'):.1f}",
+            "" if name == "bare" else f"{common.above(r, results['bare'], 'first_step_ms'):+.1f}",
+        )
+        for name, r in results.items()
+    ]
+    report = common.table(("framework", "import, s above torch", "first step, ms", "above the bare loop, ms"), rows)
+    print(report)
+    if options.write:
+        common.write("startup", report, {"rounds": options.rounds, "measurements": results})
+
+
+if __name__ == "__main__":
+    main()
