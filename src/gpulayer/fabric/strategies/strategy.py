@@ -6,7 +6,6 @@ those, so one class serves both the Trainer and Fabric.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,8 +15,6 @@ from torch.optim import Optimizer
 from gpulayer.fabric.accelerators import Accelerator
 from gpulayer.fabric.checkpoint.io import CheckpointIO, TorchCheckpointIO
 from gpulayer.fabric.precision import Precision
-
-_NO_CONTEXT = nullcontext()
 
 
 class Strategy(ABC):
@@ -90,9 +87,8 @@ class Strategy(ABC):
         method: Callable[..., Any] = getattr(module, name)
         return method
 
-    def grad_sync(self, step_now: bool) -> AbstractContextManager[Any]:
-        """What a micro-batch runs in; where processes share gradients, they do so only if a step follows."""
-        return _NO_CONTEXT
+    def sync_gradients(self, step_now: bool) -> None:
+        """Called before each of several accumulated batches: processes share gradients only if a step follows."""
 
     def clip_gradients(self, parameters: Iterable[Tensor], value: float, algorithm: str) -> None:
         """Clip in place: "norm" scales all to a total 2-norm of at most `value`, "value" bounds each element."""

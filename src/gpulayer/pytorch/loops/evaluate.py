@@ -38,7 +38,7 @@ def evaluate(run: Run, evaluation: Evaluation | None, owed: bool = False) -> lis
             batches.set_epoch(at.epoch)
             for batch, i in batches:
                 args = (batch, i, index) if several else (batch, i)
-                results.batch, results.batch_size = batch, None
+                results.fx, results.batch, results.batch_size = evaluation.step_name, batch, None
                 on_batch_start(*args)
                 output = step(*args[:takes])
                 on_batch_end(output, *args)

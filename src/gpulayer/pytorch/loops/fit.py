@@ -18,7 +18,7 @@ from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 from gpulayer.pytorch.loops.evaluate import evaluate
 from gpulayer.pytorch.loops.hooks import nothing
 from gpulayer.pytorch.loops.progress import Position
-from gpulayer.pytorch.loops.run import Run
+from gpulayer.pytorch.loops.run import Run, zero_grad
 
 SKIP_EPOCH = -1
 
@@ -34,7 +34,7 @@ def fit(run: Run) -> None:
         train, accumulate, skipped = run.train, run.trainer.accumulate_grad_batches, False
         for batch, i in train if more else ():
             at.last_batch = train.is_last
-            results.batch, results.batch_size = batch, None
+            results.fx, results.batch, results.batch_size = "training_step", batch, None
             if hooks.on_train_batch_start(batch, i) == SKIP_EPOCH:
                 skipped = True
                 break
@@ -68,18 +68,23 @@ def fit(run: Run) -> None:
 def forward_backward(run: Run, batch: Any, i: int, accumulate: int, step_now: bool) -> Any:
     """One batch's loss and gradients, added to those of the other batches that share its optimizer step."""
     hooks, optimizer = run.hooks, run.optimizer
-    with run.grad_sync(step_now):
-        output = run.training_step(batch, i)
-        loss = output if type(output) is Tensor else loss_of(output)
-        if i % accumulate == 0:
-            hooks.on_before_zero_grad(optimizer)
-            run.zero_grad(optimizer, i)
-        if loss is not None:
-            if accumulate > 1:
-                loss = loss / run.window(i, accumulate)
-            hooks.on_before_backward(loss)
-            run.backward(loss)
-            hooks.on_after_backward()
+    opens_window = i % accumulate == 0
+    watched = hooks.on_before_zero_grad is not nothing or run.zero_grad is not zero_grad
+    if accumulate > 1:
+        run.sync_gradients(step_now)
+    if opens_window and not watched:
+        optimizer.zero_grad()  # before the forward pass, which can then use their memory
+    output = run.training_step(batch, i)
+    loss = output if type(output) is Tensor else loss_of(output)
+    if opens_window and watched:  # where Lightning does it
+        hooks.on_before_zero_grad(optimizer)
+        run.zero_grad(optimizer, i)
+    if loss is not None:
+        if accumulate > 1:
+            loss = loss / run.window(i, accumulate)
+        hooks.on_before_backward(loss)
+        run.backward(loss)
+        hooks.on_after_backward()
     if step_now and accumulate > 1 and run.window(i, accumulate) > i % accumulate + 1:
         # The loader had no length, so its last window turned out shorter than the losses were divided by.
         run.scale_gradients(accumulate / (i % accumulate + 1))

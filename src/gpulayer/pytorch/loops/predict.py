@@ -34,13 +34,14 @@ def predict(run: Run, evaluation: Evaluation | None, keep: bool) -> list[list[An
             batches.set_epoch(run.progress.epoch)
             for batch, i in batches:
                 args = (batch, i, index) if several else (batch, i)
-                results.batch, results.batch_size = batch, None
+                results.fx, results.batch, results.batch_size = evaluation.step_name, batch, None
                 on_batch_start(*args)
                 prediction = step(*args[:takes])
                 on_batch_end(prediction, *args)
                 counts.count()
                 if keep:
                     kept[index].append(prediction)
+        results.fx = None
         evaluation.on_epoch_end()
         evaluation.on_end()
         set_back()

@@ -269,7 +269,7 @@ class Results:
 
     def end(self, stage: str) -> None:
         """The last batch of `stage` is done: from now on its epoch's values are there to be read."""
-        self.batch = self.batch_size = self.loader = None
+        self.fx = self.batch = self.batch_size = self.loader = None
         self.ended = stage
         if self.pending is not None:
             self.deliver()

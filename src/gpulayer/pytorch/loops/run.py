@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -21,12 +21,10 @@ from gpulayer.pytorch.loops.hooks import Hooks, nothing
 from gpulayer.pytorch.loops.progress import Evaluated, Progress
 from gpulayer.pytorch.loops.results import Results
 
-_NO_CONTEXT = nullcontext()
 
-
-def no_context(*_: Any) -> AbstractContextManager[Any]:
-    """Nothing to run in."""
-    return _NO_CONTEXT
+def zero_grad(optimizer: Optimizer, batch_idx: int) -> None:
+    """Free the gradients, as a module does that does not override it."""
+    optimizer.zero_grad()
 
 
 @dataclass
@@ -55,6 +53,7 @@ class Evaluation:
     stage: str  # "validation", "test" or "predict"
     loaders: list[Batches]
     step: Callable[..., Any]
+    step_name: str
     counts: Evaluated
     several: bool  # whether hooks are told which of several loaders a batch is from
     takes: int  # how many of (batch, batch_idx, dataloader_idx) the step takes
@@ -96,13 +95,13 @@ class Run:
 
     training_step: Callable[..., Any] = nothing
     backward: Callable[..., Any] = Tensor.backward
-    zero_grad: Callable[[Optimizer, int], Any] = nothing
+    zero_grad: Callable[[Optimizer, int], Any] = zero_grad
     clip: Callable[[Optimizer], Any] = nothing
     optimizer_step: Callable[[], Any] = nothing
     # Set where the optimizer must call the computation itself: LBFGS, or a module that overrides `optimizer_step`.
     closure_step: Callable[[Callable[[], Any], int, bool], Any] | None = None
     scheduler_step: Callable[[Any, Any], Any] = nothing
-    grad_sync: Callable[[bool], AbstractContextManager[Any]] = no_context
+    sync_gradients: Callable[[bool], None] = nothing  # told, when batches are accumulated, whether a step follows
     reload_train: Callable[[], None] = nothing  # makes the loader anew, in the epochs where the user wants that
     reload_validation: Callable[[], None] = nothing
     report_line: Callable[[], None] = nothing  # logs how far the epoch is

@@ -16,63 +16,40 @@ from gpulayer.fabric.utilities.seed import isolate_rng
 from gpulayer.pytorch.core.hooks import overridden
 from gpulayer.pytorch.core.module import Module
 from gpulayer.pytorch.loops.fit import loss_of
-from gpulayer.pytorch.loops.results import Results
 from gpulayer.pytorch.loops.run import Run
 from gpulayer.pytorch.trainer.states import RunningStage
 
 
-def marked(
-    step: Callable[..., Any], name: str, results: Results, precision: Precision, takes: int
-) -> Callable[..., Any]:
-    """A step that tells `self.log` where it is called, in the precision's context, given as much as it takes.
+def in_precision(step: Callable[..., Any], precision: Precision, takes: int) -> Callable[..., Any]:
+    """A step in the precision's context. Where there is none, it is the user's own method, without a detour.
 
     Args:
         step: the user's method.
-        name: its name.
-        results: where `self.log` goes.
         precision: the number formats.
-        takes: 1 for `(batch)`; otherwise the arguments are passed on as they come.
+        takes: how many arguments the step takes; the others are left out.
     """
     context = precision.forward_context
     if context() is None:
+        return step if takes > 1 else lambda batch, *_: step(batch)
 
-        def call(*args: Any) -> Any:
-            results.fx = name
-            output = step(*args)
-            results.fx = None
-            return output
-
-        def call_with_batch(batch: Any, *_: Any) -> Any:
-            results.fx = name
-            output = step(batch)
-            results.fx = None
-            return output
-
-        return call_with_batch if takes == 1 else call
-
-    def call_in_context(*args: Any) -> Any:
-        results.fx = name
+    def call(*args: Any) -> Any:
         with context():  # type: ignore[union-attr]
-            output = step(*args[:takes])
-        results.fx = None
-        return output
+            return step(*args[:takes])
 
-    return call_in_context
+    return call
 
 
 def resolve_training(run: Run, step: Callable[..., Any], takes: int) -> None:
     """Fill the fields of `run` that training calls."""
     trainer, module, strategy = run.trainer, run.module, run.trainer.strategy
-    run.training_step = marked(step, "training_step", run.results, strategy.precision, takes)
-    run.grad_sync = strategy.grad_sync
+    run.training_step = in_precision(step, strategy.precision, takes)
+    run.sync_gradients = strategy.sync_gradients
     if overridden("backward", module, Module):
         run.backward = module.backward
     else:
         run.backward = strategy.backward or Tensor.backward
     if overridden("optimizer_zero_grad", module, Module):
         run.zero_grad = lambda optimizer, i: module.optimizer_zero_grad(run.progress.epoch, i, optimizer)
-    else:
-        run.zero_grad = lambda optimizer, _: optimizer.zero_grad()
     if overridden("configure_gradient_clipping", module, Module):
         run.clip = lambda optimizer: module.configure_gradient_clipping(
             optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm

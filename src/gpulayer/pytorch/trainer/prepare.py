@@ -213,7 +213,8 @@ def evaluation_of(run: Run, sources: Sources, fn: TrainerFn) -> Evaluation:
     evaluation = Evaluation(
         stage,
         batches,
-        callables.marked(strategy.step_method(module, name), name, run.results, strategy.precision, takes),
+        callables.in_precision(strategy.step_method(module, name), strategy.precision, takes),
+        name,
         counts,
         several=len(loaders) > 1,
         takes=takes,
