@@ -22,7 +22,7 @@ def evaluate(run: Run, evaluation: Evaluation | None, owed: bool = False) -> lis
     """
     assert evaluation is not None
     results, at, counts = run.results, run.progress, evaluation.counts
-    step, takes, several = evaluation.step, evaluation.takes, evaluation.several
+    step, several = evaluation.step, evaluation.several
     on_batch_start, on_batch_end = evaluation.on_batch_start, evaluation.on_batch_end
     stepping = results.stepping[evaluation.stage]
     counts.start()
@@ -40,9 +40,8 @@ def evaluate(run: Run, evaluation: Evaluation | None, owed: bool = False) -> lis
                 args = (batch, i, index) if several else (batch, i)
                 results.fx, results.batch, results.batch_size = evaluation.step_name, batch, None
                 on_batch_start(*args)
-                output = step(*args[:takes])
+                output = step(*args)
                 on_batch_end(output, *args)
-                counts.count()
                 if stepping:
                     results.evaluation_step_done(evaluation.stage, before + i)
             counts.loader_done(index, i + 1)

@@ -26,6 +26,7 @@ SKIP_EPOCH = -1
 def fit(run: Run) -> None:
     """Epochs, batches, one optimization per batch, validation when it is due."""
     hooks, at, results, schedulers = run.hooks, run.progress, run.results, run.schedulers
+    stepping = results.stepping["train"]  # what was logged with on_step
     if run.done() and not at.mid_epoch:
         return
     hooks.on_train_start()
@@ -57,7 +58,7 @@ def fit(run: Run) -> None:
                 run.step_schedulers(schedulers.by_epoch, at.epoch + 1)
             if hooks.on_train_batch_end is not nothing:
                 hooks.on_train_batch_end(as_outputs(output, run, i, accumulate), batch, i)
-            if step_now:
+            if step_now and stepping:
                 results.step_done(at.window, at.epoch)
             if finish_batch(run, step_now):
                 break
@@ -137,7 +138,7 @@ def start_epoch(run: Run) -> bool:
             run.validation.take_hooks(hooks)
     run.train.set_epoch(at.epoch)
     run.train.start = at.batch_in_epoch
-    if at.position is Position.EPOCH:
+    if at.position == Position.EPOCH:
         return False
     ended = at.mid_epoch and at.last_batch
     if not ended:
@@ -149,12 +150,12 @@ def start_epoch(run: Run) -> bool:
 def finish_batch(run: Run, step_now: bool) -> bool:
     """What a finished batch owes: validation, then the schedulers that watch a metric. Returns whether to stop."""
     at = run.progress
-    if at.position is Position.BATCH and run.validation_due():
+    if run.validation is not None and at.position == Position.BATCH and run.validation_due():
         if step_now:  # otherwise they are half of an accumulated step
             run.module.on_validation_model_zero_grad()
         run.reload_validation()
         evaluate(run, run.validation, owed=True)
-    if run.schedulers.plateau_by_step and step_now and at.position is not Position.READY:
+    if run.schedulers.plateau_by_step and step_now and at.position != Position.READY:
         run.step_schedulers(run.schedulers.plateau_by_step, at.step)
     at.position = Position.READY
     if monotonic() >= run.next_line:
@@ -167,7 +168,7 @@ def finish_epoch(run: Run, skipped: bool) -> None:
     """The epoch's metrics and last hooks, the schedulers that watch a metric, the count."""
     at, results, schedulers = run.progress, run.results, run.schedulers
     results.end("train")
-    if at.position is not Position.EPOCH:
+    if at.position != Position.EPOCH:
         at.position = Position.EPOCH
         run.hooks.on_train_epoch_end()
     stepped = at.step > at.epoch_start_step

@@ -20,7 +20,7 @@ def predict(run: Run, evaluation: Evaluation | None, keep: bool) -> list[list[An
     """
     assert evaluation is not None
     results, counts = run.results, evaluation.counts
-    step, takes, several = evaluation.step, evaluation.takes, evaluation.several
+    step, several = evaluation.step, evaluation.several
     on_batch_start, on_batch_end = evaluation.on_batch_start, evaluation.on_batch_end
     kept: list[list[Any]] = [[] for _ in evaluation.loaders]
     counts.start()
@@ -36,9 +36,8 @@ def predict(run: Run, evaluation: Evaluation | None, keep: bool) -> list[list[An
                 args = (batch, i, index) if several else (batch, i)
                 results.fx, results.batch, results.batch_size = evaluation.step_name, batch, None
                 on_batch_start(*args)
-                prediction = step(*args[:takes])
+                prediction = step(*args)
                 on_batch_end(prediction, *args)
-                counts.count()
                 if keep:
                     kept[index].append(prediction)
         results.fx = None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 
-class Position(str, Enum):
+class Position:
     """What the last finished batch still owes. Checkpoints keep it, so that a resume loses and repeats nothing."""
 
     READY = "ready"  # nothing: the next batch comes, or after the last one the epoch's end
@@ -29,13 +28,10 @@ class Evaluated:
         self.current = 0
 
     def loader_done(self, index: int, batches: int) -> None:
-        """Count a loader that is through."""
+        """Count the batches of a loader that is through."""
+        self.current += batches
+        self.total += batches
         self.by_loader[index] = self.by_loader.get(index, 0) + batches
-
-    def count(self) -> None:
-        """Count a batch."""
-        self.current += 1
-        self.total += 1
 
 
 @dataclass
@@ -64,7 +60,7 @@ class Progress:
     scheduler_steps: int = 0
     epoch_start_step: int = 0
     last_batch: bool = False
-    position: Position = Position.READY
+    position: str = Position.READY
     validation: Evaluated = field(default_factory=Evaluated)
     validate: Evaluated = field(default_factory=Evaluated)
     test: Evaluated = field(default_factory=Evaluated)
@@ -73,7 +69,7 @@ class Progress:
     @property
     def mid_epoch(self) -> bool:
         """Whether an epoch has begun and is not over."""
-        return self.batch_in_epoch > 0 or self.position is not Position.READY
+        return self.batch_in_epoch > 0 or self.position != Position.READY
 
     def batch_done(self, step_due: bool) -> None:
         """Count a batch; `step_due`: it ended a window of accumulated batches."""
@@ -108,7 +104,7 @@ def loops_state(at: Progress, manual: bool) -> dict[str, Any]:
     automatic_steps, automatic_in_epoch = (0, 0) if manual else (at.step, in_epoch)
     manual_steps, manual_in_epoch = (at.step, in_epoch) if manual else (0, 0)
     begun = at.epoch + at.mid_epoch
-    processed = at.epoch + (at.position is Position.EPOCH)
+    processed = at.epoch + (at.position == Position.EPOCH)
     epochs = {"ready": begun, "completed": at.epoch, "started": begun, "processed": processed}
 
     def evaluation(done: Evaluated) -> dict[str, Any]:
@@ -176,7 +172,7 @@ def load_loops_state(at: Progress, checkpoint: dict[str, Any], position: str | N
     validation = loop.get("epoch_loop.val_loop.batch_progress", {"total": {"processed": 0}})
     at.validation.total = validation["total"]["processed"]
     if position is not None:
-        at.position = Position(position)
+        at.position = position
     elif epochs["processed"] > epochs["completed"]:
         at.position = Position.EPOCH
     else:

@@ -56,7 +56,6 @@ class Evaluation:
     step_name: str
     counts: Evaluated
     several: bool  # whether hooks are told which of several loaders a batch is from
-    takes: int  # how many of (batch, batch_idx, dataloader_idx) the step takes
     set_eval: Callable[[], Callable[[], None]]  # puts the model into evaluation mode; returns what puts it back
     context: Callable[[], AbstractContextManager[Any]]  # no gradients; inside fit the random state is kept, too
     on_start: Callable[..., Any] = nothing

@@ -93,12 +93,11 @@ class Sources:
         before, transfer, after = map(
             owner, ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
         )
+        on_host = device.type == "cpu"
         convert = precision.convert_input if precision.converts_inputs else None
 
         def move(batch: Any) -> Any:
-            if device.type == "cpu" and all_plain_tensors(batch):
-                return batch
-            return move_data_to_device(batch, device)
+            return batch if on_host and all_plain_tensors(batch) else move_data_to_device(batch, device)
 
         if before is None and transfer is None and after is None and convert is None:
             return move

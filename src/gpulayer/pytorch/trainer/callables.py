@@ -20,17 +20,18 @@ from gpulayer.pytorch.loops.run import Run
 from gpulayer.pytorch.trainer.states import RunningStage
 
 
-def in_precision(step: Callable[..., Any], precision: Precision, takes: int) -> Callable[..., Any]:
+def in_precision(step: Callable[..., Any], precision: Precision, takes: int, given: int = 2) -> Callable[..., Any]:
     """A step in the precision's context. Where there is none, it is the user's own method, without a detour.
 
     Args:
         step: the user's method.
         precision: the number formats.
-        takes: how many arguments the step takes; the others are left out.
+        takes: how many arguments the step takes.
+        given: how many the loop passes; those that the step does not take are left out.
     """
     context = precision.forward_context
     if context() is None:
-        return step if takes > 1 else lambda batch, *_: step(batch)
+        return step if takes == given else lambda *args: step(*args[:takes])
 
     def call(*args: Any) -> Any:
         with context():  # type: ignore[union-attr]

@@ -40,7 +40,7 @@ def dump(run: Run, weights_only: bool) -> dict[str, Any]:
         "loops": loops_state(at, run.manual),
         "gpulayer": {
             "version": gpulayer.__version__,
-            "position": at.position.value,
+            "position": at.position,
             "metrics": {name: float(value) for name, value in run.results.refresh().callback.items()},
             "rng": collect_rng_states(),
         },

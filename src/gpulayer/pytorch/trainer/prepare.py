@@ -198,6 +198,7 @@ def evaluation_of(run: Run, sources: Sources, fn: TrainerFn) -> Evaluation:
         )
     loaders = as_list(source.request())
     takes, as_iterator = checks.step_arguments(getattr(module, name), name, len(loaders))
+    most = 3 if len(loaders) > 1 else 2
     limit = getattr(trainer, argument)
     batches = [
         make_batches(
@@ -213,11 +214,10 @@ def evaluation_of(run: Run, sources: Sources, fn: TrainerFn) -> Evaluation:
     evaluation = Evaluation(
         stage,
         batches,
-        callables.in_precision(strategy.step_method(module, name), strategy.precision, takes),
+        callables.in_precision(strategy.step_method(module, name), strategy.precision, takes, most),
         name,
         counts,
         several=len(loaders) > 1,
-        takes=takes,
         set_eval=callables.evaluation_mode(module, stage),
         context=callables.evaluation_context(trainer, within_fit=fn is TrainerFn.FITTING),
     )
