@@ -85,8 +85,7 @@ class ModelCheckpoint(Checkpoint):
         if monitor is None and save_top_k not in (-1, 0, 1):
             raise MisconfigurationException(
                 f"`ModelCheckpoint(save_top_k={save_top_k})` needs `monitor=`, the metric that says which are "
-                "best; without "
-                "one, save_top_k is 1 (the newest), -1 (all) or 0."
+                "best; without one, save_top_k is 1 (the newest), -1 (all) or 0."
             )
         if save_last not in (None, True, False, "link"):
             raise MisconfigurationException(

@@ -220,8 +220,7 @@ class Results:
             self._ambiguous = True
             rank_zero_warn(
                 "The batch holds tensors of several first sizes; `self.log` weights means by that of the first, "
-                f"{size}. "
-                "Give the right one as `self.log(..., batch_size=...)`."
+                f"{size}. Give the right one as `self.log(..., batch_size=...)`."
             )
         return size
 

@@ -83,6 +83,10 @@ class Sources:
             source("predict_dataloader", predict),
         )
 
+    def of_call(self, call: str) -> Source:
+        """The source of a Trainer's call: "fit", "validate", "test" or "predict"."""
+        return {"fit": self.train, "validate": self.val, "test": self.test, "predict": self.predict}[call]
+
     def mover(self, device: torch.device, precision: Precision, dataloader_idx: int = 0) -> Callable[[Any], Any] | None:
         """What puts a batch on the device: the user's hooks where there are any, else the plain move."""
 

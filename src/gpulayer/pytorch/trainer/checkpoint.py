@@ -165,8 +165,7 @@ def resolve_path(trainer: Any, path: Any, module_given: bool) -> str | None:
         if not best:
             raise MisconfigurationException(
                 "`ckpt_path='best'`, but no checkpoint was saved: give the Trainer a ModelCheckpoint and call "
-                "`fit` first, "
-                "or give a path."
+                "`fit` first, or give a path."
             )
         return str(best)
     if path == "last":

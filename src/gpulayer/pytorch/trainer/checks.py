@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.hooks import overridden
 from gpulayer.pytorch.core.module import Module
+
+if TYPE_CHECKING:
+    from gpulayer.pytorch.trainer.attach import Source
 
 
 def unknown_arguments(given: Iterable[str], known: Sequence[str]) -> None:
@@ -88,27 +91,42 @@ def batch_limit(name: str, value: int | float | None, length: int | None, what: 
     if taken == 0 and length > 0:
         raise MisconfigurationException(
             f"`Trainer({name}={value!r})` of {what}'s {length} batches is less than one. Give at least "
-            f"{1 / length:.3g}, "
-            f"a number of batches (`{name}=1`), or 0 for none."
+            f"{1 / length:.3g}, a number of batches (`{name}=1`), or 0 for none."
         )
     return taken, taken
 
 
-def module_can_fit(module: Any) -> None:
-    """Raise unless the module has what `fit` needs.
+_TRAINING_STEP = "computes the loss of a batch: `def training_step(self, batch, batch_idx): ... return loss`"
+_OPTIMIZERS = "makes the optimizer: `def configure_optimizers(self): return torch.optim.Adam(self.parameters())`"
+_EVALUATION_STEP = "looks at one batch: `def {}(self, batch, batch_idx): ...`"
+
+
+def has_what_it_needs(call: str, module: Module, source: Source) -> None:
+    """Raise unless the module has the methods of a call, and the call has data.
+
+    Args:
+        call: "fit", "validate", "test" or "predict".
+        module: the module.
+        source: where the call's batches come from.
 
     Raises:
-        MisconfigurationException: `training_step` or `configure_optimizers` is missing.
+        MisconfigurationException: a method is missing, or there is no data.
     """
-    for name, why in (
-        ("training_step", "computes the loss of a batch: `def training_step(self, batch, batch_idx): ... return loss`"),
-        (
-            "configure_optimizers",
-            "makes the optimizer: `def configure_optimizers(self): return torch.optim.Adam(self.parameters())`",
-        ),
-    ):
+    step = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}.get(call, "training_step")
+    needed = {step: _TRAINING_STEP if call == "fit" else _EVALUATION_STEP.format(step)}
+    if call == "fit":
+        needed["configure_optimizers"] = _OPTIMIZERS
+    if call == "predict" and overridden("forward", module, Module):
+        needed = {}  # `predict_step` calls it
+    for name, why in needed.items():
         if not overridden(name, module, Module):
-            raise MisconfigurationException(f"`trainer.fit` needs `{type(module).__name__}.{name}`, which {why}.")
+            raise MisconfigurationException(f"`trainer.{call}` needs `{type(module).__name__}.{name}`, which {why}.")
+    if not source.defined:
+        argument = "train_dataloaders" if call == "fit" else "dataloaders"
+        raise MisconfigurationException(
+            f"`trainer.{call}` has no data: pass `{argument}=`, a `datamodule=` with a `{source.name}`, or define "
+            f"`{type(module).__name__}.{source.name}`."
+        )
 
 
 def is_module(module: Any, call: str) -> None:
@@ -176,8 +194,7 @@ def distinct_state_keys(callbacks: Iterable[Callback]) -> None:
         if callback.state_key in seen:
             raise MisconfigurationException(
                 f"Two callbacks have the state key {callback.state_key!r}, so a checkpoint could keep only one of "
-                "them. "
-                f"Give `{type(callback).__name__}` a property `state_key` that tells them apart, or remove one."
+                f"them. Give `{type(callback).__name__}` a property `state_key` that tells them apart, or remove one."
             )
         seen[callback.state_key] = callback
 
@@ -206,8 +223,7 @@ def validation_interval(interval: Any, every_n_epochs: int | None) -> None:
     if every_n_epochs is None and isinstance(interval, float):
         raise MisconfigurationException(
             f"`Trainer(val_check_interval={interval!r}, check_val_every_n_epoch=None)` counts batches across "
-            "epochs: give "
-            "a number of batches (an int)."
+            "epochs: give a number of batches (an int)."
         )
 
 

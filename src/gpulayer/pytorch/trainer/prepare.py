@@ -41,20 +41,13 @@ def configure_optimizers(run: Run) -> None:
             if value not in (None, 1, 0):
                 raise MisconfigurationException(
                     f"`Trainer({name}={value!r})` works in automatic optimization only: this module steps its "
-                    "optimizers "
-                    "itself, so do it in `training_step` (there is `self.clip_gradients`)."
+                    "optimizers itself, so do it in `training_step` (there is `self.clip_gradients`)."
                 )
 
 
 def prepare_fit(run: Run, sources: Sources) -> None:
     """The loaders, when validation is due, the sanity check, and the lines that are printed."""
     trainer, module = run.trainer, run.module
-    if not sources.train.defined:
-        raise MisconfigurationException(
-            "`trainer.fit` has no training data: pass `train_dataloaders=`, a `datamodule=` with a "
-            "`train_dataloader`, or "
-            f"define `{type(module).__name__}.train_dataloader`."
-        )
     validates = sources.val.defined and overridden("validation_step", module, Module) and trainer.limit_val_batches != 0
     if sources.val.given is not None and not overridden("validation_step", module, Module):
         rank_zero_warn(
@@ -65,8 +58,7 @@ def prepare_fit(run: Run, sources: Sources) -> None:
     if not sources.val.defined and overridden("validation_step", module, Module):
         rank_zero_warn(
             f"`{type(module).__name__}` has a `validation_step`, but there is no validation loader: nothing is "
-            "validated. "
-            "Pass one as `trainer.fit(model, train_loader, val_loader)`.",
+            "validated. Pass one as `trainer.fit(model, train_loader, val_loader)`.",
             PossibleUserWarning,
         )
     if validates and trainer.num_sanity_val_steps != 0:
@@ -173,29 +165,16 @@ def evaluation_of(run: Run, sources: Sources, fn: TrainerFn) -> Evaluation:
     """The evaluation of a call: its loaders, step and hooks.
 
     Raises:
-        MisconfigurationException: there are no loaders, or no step.
+        MisconfigurationException: the step's signature does not fit the loaders, or a limit cannot be applied.
     """
     trainer, module, strategy = run.trainer, run.module, run.trainer.strategy
-    call, stage, argument, source, counts = {
-        TrainerFn.FITTING: ("fit", "validation", "limit_val_batches", sources.val, run.progress.validation),
-        TrainerFn.VALIDATING: ("validate", "validation", "limit_val_batches", sources.val, run.progress.validate),
-        TrainerFn.TESTING: ("test", "test", "limit_test_batches", sources.test, run.progress.test),
-        TrainerFn.PREDICTING: ("predict", "predict", "limit_predict_batches", sources.predict, run.progress.predict),
+    stage, argument, source, counts = {
+        TrainerFn.FITTING: ("validation", "limit_val_batches", sources.val, run.progress.validation),
+        TrainerFn.VALIDATING: ("validation", "limit_val_batches", sources.val, run.progress.validate),
+        TrainerFn.TESTING: ("test", "limit_test_batches", sources.test, run.progress.test),
+        TrainerFn.PREDICTING: ("predict", "limit_predict_batches", sources.predict, run.progress.predict),
     }[fn]
     name = f"{stage}_step"
-    if name != "predict_step" and not overridden(name, module, Module):
-        raise MisconfigurationException(
-            f"`trainer.{call}` needs `{type(module).__name__}.{name}`: `def {name}(self, batch, batch_idx): ...`."
-        )
-    if name == "predict_step" and not overridden(name, module, Module) and not overridden("forward", module, Module):
-        raise MisconfigurationException(
-            f"`trainer.predict` needs `{type(module).__name__}.predict_step`, or a `forward` that takes a batch."
-        )
-    if not source.defined:
-        raise MisconfigurationException(
-            f"`trainer.{call}` has no data: pass `dataloaders=`, a `datamodule=` with a `{source.name}`, or define "
-            f"`{type(module).__name__}.{source.name}`."
-        )
     loaders = as_list(source.request())
     takes, as_iterator = checks.step_arguments(getattr(module, name), name, len(loaders))
     most = 3 if len(loaders) > 1 else 2

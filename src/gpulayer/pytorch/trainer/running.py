@@ -50,8 +50,7 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
     trainer.state.fn, trainer.state.stage, trainer.state.status = fn, STAGES[fn], TrainerStatus.RUNNING
     trainer.sources = sources
     try:
-        if fn is TrainerFn.FITTING:
-            checks.module_can_fit(module)
+        checks.has_what_it_needs(stage, module, sources.of_call(stage))
         path = checkpoint.resolve_path(trainer, ckpt_path, module_given)
         trainer.ckpt_path = path
         take_module(trainer, module)
@@ -191,8 +190,7 @@ def log_hyperparameters(trainer: Any, module: Module) -> None:
             if name in merged and merged[name] is not value and merged[name] != value:
                 raise MisconfigurationException(
                     f"The module and the datamodule both have a hyperparameter {name!r}, {value!r} and "
-                    f"{merged[name]!r}: "
-                    "rename one, or leave it out with `save_hyperparameters(ignore=...)`."
+                    f"{merged[name]!r}: rename one, or leave it out with `save_hyperparameters(ignore=...)`."
                 )
             merged[name] = value
     for logger in trainer.loggers:
