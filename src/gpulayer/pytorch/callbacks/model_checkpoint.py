@@ -213,7 +213,9 @@ class ModelCheckpoint(Checkpoint):
     def _save(self, trainer: Trainer, scored: bool = True) -> None:
         """Write what this moment calls for: one of the best, and the last."""
         metrics = self._candidates(trainer)
-        saved = ""
+        saved, last, previous_last = "", "", self.last_model_path
+        if self.save_last:  # the file of the best, which is saved first, is to name the last one, too
+            last = self.last_model_path = self._path(metrics, previous_last, self.CHECKPOINT_NAME_LAST)
         if self.save_top_k != 0:
             if self.monitor is None:
                 saved = self._save_newest(trainer, metrics)
@@ -221,8 +223,8 @@ class ModelCheckpoint(Checkpoint):
                 saved = self._save_if_best(trainer, metrics)
             elif scored:
                 self._complain(metrics)
-        if self.save_last:
-            self._save_last(trainer, metrics, saved)
+        if last:
+            self._save_last(trainer, last, previous_last, saved)
         elif not saved and not scored:  # an exception before the first score: whatever there is, is worth keeping
             self._write(trainer, self._path(metrics))
 
@@ -241,8 +243,8 @@ class ModelCheckpoint(Checkpoint):
         )
 
     def _save_newest(self, trainer: Trainer, metrics: dict[str, Tensor]) -> str:
-        path = self._path(metrics)
         previous = self.best_model_path
+        path = self._path(metrics, previous if self.save_top_k == 1 else "")
         with self._undone_by_an_error():
             self.best_model_path = path
             self._write(trainer, path)
@@ -261,8 +263,8 @@ class ModelCheckpoint(Checkpoint):
             if self.verbose:
                 rank_zero_info("%s %.5g is not among the best %d.", self.monitor, float(score), self.save_top_k)
             return ""
-        path = self._path(metrics)
         dropped = self.kth_best_model_path if full else ""
+        path = self._path(metrics, dropped)
         with self._undone_by_an_error():
             self.best_k_models.pop(dropped, None)
             self.best_k_models[path] = score
@@ -284,9 +286,7 @@ class ModelCheckpoint(Checkpoint):
         if len(ranked) == self.save_top_k:
             self.kth_best_model_path, self.kth_value = ranked[-1]
 
-    def _save_last(self, trainer: Trainer, metrics: dict[str, Tensor], saved: str) -> None:
-        path = self._path(metrics, template=self.CHECKPOINT_NAME_LAST)
-        previous, self.last_model_path = self.last_model_path, path
+    def _save_last(self, trainer: Trainer, path: str, previous: str, saved: str) -> None:
         if self.save_last == "link" and saved:
             _link(saved, path)
         elif saved and os.path.isfile(saved):
@@ -368,14 +368,11 @@ class ModelCheckpoint(Checkpoint):
                 parts.append(prefix + format(value, specification or ""))
         return "".join(parts)
 
-    def _path(self, metrics: dict[str, Tensor], template: str | None = None) -> str:
-        """Where to save now: a name that is not taken, unless by a file of this callback's own."""
+    def _path(self, metrics: dict[str, Tensor], replaces: str = "", template: str | None = None) -> str:
+        """Where to save now: a name that is not taken, unless by the file that the new one replaces."""
         path = self.format_checkpoint_name(metrics, template)
-        own = {self.last_model_path if template else self.best_model_path, *self.best_k_models}
-        if template:
-            own = {self.last_model_path}
         version = self.STARTING_VERSION
-        while self._enable_version_counter and os.path.exists(path) and path not in own:
+        while self._enable_version_counter and os.path.exists(path) and path != replaces:
             path = self.format_checkpoint_name(metrics, template, version)
             version += 1
         return path
