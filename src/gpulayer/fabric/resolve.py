@@ -7,7 +7,7 @@ import torch
 
 from gpulayer.fabric.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator, MPSAccelerator
 from gpulayer.fabric.checkpoint.io import CheckpointIO
-from gpulayer.fabric.precision import MixedPrecision, Precision
+from gpulayer.fabric.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
 from gpulayer.fabric.strategies import SingleDeviceStrategy, Strategy
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 
@@ -19,11 +19,19 @@ _ACCELERATORS: dict[str, type[Accelerator]] = {
 
 # What users write, and the one name that the library uses for it.
 _PRECISIONS = {
+    "64": "64-true",
+    "64-true": "64-true",
     "32": "32-true",
     "32-true": "32-true",
+    "16": "16-mixed",
+    "fp16": "16-mixed",
+    "16-mixed": "16-mixed",
+    "16-true": "16-true",
     "bf16": "bf16-mixed",
     "bf16-mixed": "bf16-mixed",
+    "bf16-true": "bf16-true",
 }
+_TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 
 
 def resolve_accelerator(accelerator: str | Accelerator) -> Accelerator:
@@ -59,7 +67,7 @@ def resolve_accelerator(accelerator: str | Accelerator) -> Accelerator:
 
 
 def resolve_precision(precision: Any, device_type: str) -> Precision:
-    """The precision that `precision` names: 32, "bf16", "bf16-mixed" ...
+    """The precision that `precision` names: 32, "bf16", "16-mixed", "64-true" ...
 
     Raises:
         MisconfigurationException: an unknown name.
@@ -67,12 +75,21 @@ def resolve_precision(precision: Any, device_type: str) -> Precision:
     if isinstance(precision, Precision):
         return precision
     text = "32-true" if precision is None else str(precision)
+    if text in _TRANSFORMER_ENGINE:
+        raise MisconfigurationException(
+            f"`precision={precision!r}` computes in 8 bits on NVIDIA's Hopper and later GPUs with the package "
+            "transformer-engine; it is not available in this version: use 'bf16-mixed'."
+        )
     name = _PRECISIONS.get(text)
     if name is None:
         raise MisconfigurationException(
             f"`precision={precision!r}` is not available: choose one of {', '.join(map(repr, _PRECISIONS))}."
         )
-    return MixedPrecision(device_type) if name == "bf16-mixed" else Precision()
+    if name.endswith("-mixed"):
+        return MixedPrecision(name, device_type)
+    if name == "64-true":
+        return DoublePrecision()
+    return Precision() if name == "32-true" else HalfPrecision(name)
 
 
 def resolve_strategy(

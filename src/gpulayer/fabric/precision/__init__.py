@@ -2,5 +2,6 @@
 
 from gpulayer.fabric.precision.mixed import MixedPrecision
 from gpulayer.fabric.precision.precision import Precision
+from gpulayer.fabric.precision.true import DoublePrecision, HalfPrecision
 
-__all__ = ["MixedPrecision", "Precision"]
+__all__ = ["DoublePrecision", "HalfPrecision", "MixedPrecision", "Precision"]

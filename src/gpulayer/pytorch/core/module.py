@@ -210,6 +210,7 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
         if algorithm not in ("norm", "value"):
             raise MisconfigurationException(f"`gradient_clip_algorithm={algorithm!r}` is unknown: 'norm' or 'value'.")
         if value is not None and value > 0:
+            trainer.strategy.precision.unscale(optimizer)
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             trainer.strategy.clip_gradients(parameters, float(value), algorithm)
 

@@ -47,12 +47,13 @@ def fit(run: Run) -> None:
             else:
                 output = forward_backward(run, batch, i, accumulate, step_now)
                 if step_now:
+                    run.unscale(run.optimizer)
                     hooks.on_before_optimizer_step(run.optimizer)
                     run.clip(run.optimizer)
                     run.optimizer_step()
             at.step += step_now and not run.manual
             at.batch_done(step_now)
-            if schedulers.by_step and step_now:
+            if schedulers.by_step and step_now and not run.step_skipped():
                 run.step_schedulers(schedulers.by_step, at.step)
             if schedulers.by_epoch and at.last_batch:
                 run.step_schedulers(schedulers.by_epoch, at.epoch + 1)

@@ -27,6 +27,11 @@ def zero_grad(optimizer: Optimizer, batch_idx: int) -> None:
     optimizer.zero_grad()
 
 
+def step_optimizer(optimizer: Optimizer, closure: Callable[[], Any], **kwargs: Any) -> Any:
+    """One step of an optimizer that computes the gradients itself."""
+    return optimizer.step(closure=closure, **kwargs)
+
+
 @dataclass
 class Schedulers:
     """The learning-rate schedulers, by when they move."""
@@ -99,6 +104,9 @@ class Run:
     optimizer_step: Callable[[], Any] = nothing
     # Set where the optimizer must call the computation itself: LBFGS, or a module that overrides `optimizer_step`.
     closure_step: Callable[[Callable[[], Any], int, bool], Any] | None = None
+    unscale: Callable[[Optimizer], None] = nothing  # float16: the gradients at their true size
+    step_optimizer: Callable[..., Any] = step_optimizer  # the same as `optimizer_step`, for any optimizer
+    step_skipped: Callable[[], Any] = nothing  # float16: whether the last step was left out, for it was not finite
     scheduler_step: Callable[[Any, Any], Any] = nothing
     sync_gradients: Callable[[bool], None] = nothing  # told, when batches are accumulated, whether a step follows
     reload_train: Callable[[], None] = nothing  # makes the loader anew, in the epochs where the user wants that
@@ -188,12 +196,13 @@ class Run:
 
         def computed() -> Any:
             loss = closure() if closure is not None else None
+            self.unscale(optimizer)
             self.hooks.on_before_optimizer_step(optimizer)
             if not self.manual:
                 self.clip(optimizer)
             return loss
 
-        loss = optimizer.step(closure=computed, **kwargs)
+        loss = self.step_optimizer(optimizer, computed, **kwargs)
         self.progress.step += self.manual
         return loss
 

@@ -98,7 +98,7 @@ class Sources:
             owner, ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
         )
         on_host = device.type == "cpu"
-        convert = precision.convert_input if precision.converts_inputs else None
+        convert = precision.convert_input if precision.does("convert_input") else None
 
         def move(batch: Any) -> Any:
             return batch if on_host and all_plain_tensors(batch) else move_data_to_device(batch, device)

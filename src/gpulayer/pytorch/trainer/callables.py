@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,12 +44,20 @@ def in_precision(step: Callable[..., Any], precision: Precision, takes: int, giv
 def resolve_training(run: Run, step: Callable[..., Any], takes: int) -> None:
     """Fill the fields of `run` that training calls."""
     trainer, module, strategy = run.trainer, run.module, run.trainer.strategy
-    run.training_step = in_precision(step, strategy.precision, takes)
+    precision: Precision = strategy.precision
+    run.training_step = in_precision(step, precision, takes)
     run.sync_gradients = strategy.sync_gradients
     if overridden("backward", module, Module):
         run.backward = module.backward
     else:
         run.backward = strategy.backward or Tensor.backward
+    if precision.does("scale"):
+        run.backward = scaled(run.backward, precision)
+    if precision.does("unscale"):
+        run.unscale = precision.unscale
+    if precision.does("optimizer_step"):
+        run.step_optimizer = precision.optimizer_step
+        run.step_skipped = lambda: precision.skipped
     if overridden("optimizer_zero_grad", module, Module):
         run.zero_grad = lambda optimizer, i: module.optimizer_zero_grad(run.progress.epoch, i, optimizer)
     if overridden("configure_gradient_clipping", module, Module):
@@ -63,9 +72,17 @@ def resolve_training(run: Run, step: Callable[..., Any], takes: int) -> None:
         run.scheduler_step = Module.lr_scheduler_step.__get__(module)
     if run.optimizers and not run.manual:
         run.optimizer = run.optimizers[0]
-        run.optimizer_step = strategy.optimizer_step or run.optimizer.step  # bound after the schedulers wrapped it
+        if precision.does("optimizer_step"):
+            run.optimizer_step = partial(precision.optimizer_step, run.optimizer)
+        else:
+            run.optimizer_step = strategy.optimizer_step or run.optimizer.step  # bound after schedulers wrapped it
         if overridden("optimizer_step", module, Module) or isinstance(run.optimizer, LBFGS):
             run.closure_step = closure_step(run)
+
+
+def scaled(backward: Callable[..., Any], precision: Precision) -> Callable[..., Any]:
+    """The backward pass from the scaled loss."""
+    return lambda loss, *args, **kwargs: backward(precision.scale(loss), *args, **kwargs)
 
 
 def closure_step(run: Run) -> Callable[[Callable[[], Any], int, bool], Any]:
