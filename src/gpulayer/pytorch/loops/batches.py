@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+from gpulayer.pytorch.core.combined_loader import CombinedLoader
+
 END = object()
 
 
@@ -22,6 +24,7 @@ class Batches:
         limit: how many to take at most.
         move: puts a batch on the device; None where it is there already.
         as_iterator: the step takes the iterator and fetches from it itself.
+        stream: what to iterate, if that is not the loader itself: several loaders combined.
     """
 
     def __init__(
@@ -31,8 +34,10 @@ class Batches:
         limit: int | None = None,
         move: Callable[[Any], Any] | None = None,
         as_iterator: bool = False,
+        stream: CombinedLoader | None = None,
     ) -> None:
         self.loader = loader
+        self.stream = stream
         self.length = length
         self.limit = limit
         self.move = move
@@ -48,15 +53,18 @@ class Batches:
         return float("inf") if self.limit is None else self.limit
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the sampler the epoch, as distributed samplers need it to shuffle anew."""
-        samplers: tuple[Any, ...] = (
-            getattr(self.loader, "sampler", None),
-            getattr(getattr(self.loader, "batch_sampler", None), "sampler", None),
-            getattr(self.loader, "batch_sampler", None),
-        )
-        for sampler in {id(sampler): sampler for sampler in samplers}.values():
+        """Tell the samplers the epoch, as distributed ones need it to shuffle anew."""
+        samplers: dict[int, Any] = {}
+        for loader in [self.loader] if self.stream is None else self.stream.flattened:
+            batch_sampler = getattr(loader, "batch_sampler", None)
+            for sampler in (getattr(loader, "sampler", None), getattr(batch_sampler, "sampler", None), batch_sampler):
+                samplers[id(sampler)] = sampler
+        for sampler in samplers.values():
             if callable(getattr(sampler, "set_epoch", None)):
                 sampler.set_epoch(epoch)
+
+    def _source(self) -> Any:
+        return self.loader if self.stream is None else self.stream.batches()
 
     def __iter__(self) -> Iterator[tuple[Any, int]]:
         start, self.start = self.start, 0
@@ -66,12 +74,12 @@ class Batches:
 
     def _known(self, start: int, length: int) -> Iterator[tuple[Any, int]]:
         move, last = self.move, length - 1
-        for i, batch in enumerate(islice(self.loader, start, length), start):
+        for i, batch in enumerate(islice(self._source(), start, length), start):
             self.is_last = i == last
             yield (batch if move is None else move(batch)), i
 
     def _ahead(self, start: int) -> Iterator[tuple[Any, int]]:
-        source, move, i = islice(self.loader, start, self.limit), self.move, start
+        source, move, i = islice(self._source(), start, self.limit), self.move, start
         ahead = next(source, END)
         while ahead is not END:
             batch, ahead = ahead, next(source, END)

@@ -13,6 +13,7 @@ from gpulayer.fabric.precision import Precision
 from gpulayer.fabric.utilities.apply import all_plain_tensors, move_data_to_device
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
+from gpulayer.pytorch.core.combined_loader import CombinedLoader
 from gpulayer.pytorch.core.datamodule import DataModule
 from gpulayer.pytorch.core.hooks import DataHooks, overridden
 from gpulayer.pytorch.core.module import Module
@@ -150,19 +151,35 @@ def make_batches(
         raise MisconfigurationException(
             f"{what} is a {type(loader).__name__}: give a DataLoader or another iterable of batches."
         )
+    if isinstance(loader, CombinedLoader):
+        limits = [checks.batch_limit(argument, limit, length_of(part), what) for part in loader.flattened]
+        loader.limits = [most for _, most in limits]
+        return Batches(loader.iterables, length_of(loader), None, move, as_iterator, loader)
     length, most = checks.batch_limit(argument, limit, length_of(loader), what)
     if length == 0 and limit not in (0, 0.0):
         rank_zero_warn(f"{what} has no batches.")
     return Batches(loader, length, most, move, as_iterator)
 
 
-def as_list(loaders: Any) -> list[Any]:
-    """Several loaders, from one or a list or dict of them. A list of ready-made batches is one loader."""
-    if isinstance(loaders, dict):
-        return list(loaders.values())
-    if isinstance(loaders, (list, tuple)) and loaders and all(_is_loader(loader) for loader in loaders):
-        return list(loaders)
-    return [loaders]
+def together(loaders: Any) -> Any:
+    """Training's loader: a list, tuple or dict of several is combined, the shorter ones starting anew."""
+    return CombinedLoader(loaders, "max_size_cycle") if holds_loaders(loaders) else loaders
+
+
+def one_after_another(loaders: Any) -> list[Any]:
+    """An evaluation's loaders, from one, a list, tuple or dict of them, or a CombinedLoader."""
+    if isinstance(loaders, CombinedLoader):
+        return loaders.flattened if loaders.mode == "sequential" else [loaders]
+    return CombinedLoader(loaders, "sequential").flattened if holds_loaders(loaders) else [loaders]
+
+
+def holds_loaders(value: Any) -> bool:
+    """Whether it is a list, tuple or dict of loaders. A list of ready-made batches is a loader itself."""
+    if isinstance(value, (list, tuple, dict)):
+        return any(
+            _is_loader(item) or holds_loaders(item) for item in (value.values() if isinstance(value, dict) else value)
+        )
+    return False
 
 
 def _is_loader(value: Any) -> bool:

@@ -16,7 +16,7 @@ from gpulayer.pytorch.loops.evaluate import evaluate
 from gpulayer.pytorch.loops.progress import Evaluated
 from gpulayer.pytorch.loops.run import Evaluation, Run, Schedulers
 from gpulayer.pytorch.trainer import callables, checks
-from gpulayer.pytorch.trainer.attach import Sources, as_list, make_batches
+from gpulayer.pytorch.trainer.attach import Sources, make_batches, one_after_another, together
 from gpulayer.pytorch.trainer.report import Report
 from gpulayer.pytorch.trainer.states import RunningStage, TrainerFn
 
@@ -102,7 +102,7 @@ def first(batches: Batches, most: int) -> Batches:
     """The first `most` batches of a loader."""
     length = None if batches.length is None else min(batches.length, most)
     limit = most if batches.limit is None else min(batches.limit, most)
-    return Batches(batches.loader, length, limit, batches.move, batches.as_iterator)
+    return Batches(batches.loader, length, limit, batches.move, batches.as_iterator, batches.stream)
 
 
 def load_train(run: Run) -> None:
@@ -114,7 +114,7 @@ def load_train(run: Run) -> None:
     _, as_iterator = checks.step_arguments(run.module.training_step, "training_step", 1)
     move = sources.mover(trainer.strategy.root_device, trainer.strategy.precision)
     run.train = make_batches(
-        loader, trainer.limit_train_batches, "limit_train_batches", "the training loader", move, as_iterator
+        together(loader), trainer.limit_train_batches, "limit_train_batches", "the training loader", move, as_iterator
     )
 
 
@@ -175,7 +175,7 @@ def evaluation_of(run: Run, sources: Sources, fn: TrainerFn) -> Evaluation:
         TrainerFn.PREDICTING: ("predict", "limit_predict_batches", sources.predict, run.progress.predict),
     }[fn]
     name = f"{stage}_step"
-    loaders = as_list(source.request())
+    loaders = one_after_another(source.request())
     takes, as_iterator = checks.step_arguments(getattr(module, name), name, len(loaders))
     most = 3 if len(loaders) > 1 else 2
     limit = getattr(trainer, argument)

@@ -1,0 +1,183 @@
+"""CombinedLoader: several loaders as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, zip_longest
+from typing import Any, Literal
+
+from torch import Tensor
+
+from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+
+Mode = Literal["min_size", "max_size_cycle", "max_size", "sequential"]
+MODES = ("min_size", "max_size_cycle", "max_size", "sequential")
+_PLAIN = (Tensor, str, bytes, int, float, bool, type(None))
+
+
+class CombinedLoader(Iterable[tuple[Any, int, int]]):
+    """Iterates several loaders together, or one after another.
+
+    It yields `(batch, batch_idx, dataloader_idx)`. Together, a batch has the structure of `iterables`, with a batch of
+    each loader in its place, and `dataloader_idx` is 0.
+
+    Args:
+        iterables: a list, tuple or dict of loaders, nested as you like. A list of tensors or numbers is a loader.
+        mode: "min_size" stops with the shortest; "max_size_cycle" starts the shorter ones anew until the longest is
+            through; "max_size" gives None for those that are; "sequential" takes one loader after another.
+
+    Raises:
+        ValueError: an unknown mode.
+    """
+
+    def __init__(self, iterables: Any, mode: Mode = "min_size") -> None:
+        if mode not in MODES:
+            raise ValueError(f"CombinedLoader(mode={mode!r}): choose one of {', '.join(map(repr, MODES))}.")
+        self._iterables = iterables
+        self.mode = mode
+        self._flattened = list(_leaves(iterables))
+        self._limits: list[int | float | None] | None = None
+
+    @property
+    def iterables(self) -> Any:
+        """What it was made of."""
+        return self._iterables
+
+    @property
+    def flattened(self) -> list[Any]:
+        """The loaders, in order."""
+        return self._flattened
+
+    @property
+    def sampler(self) -> Any:
+        """The samplers, in the structure of `iterables`."""
+        return self.rebuild([getattr(loader, "sampler", None) for loader in self._flattened])
+
+    @property
+    def batch_sampler(self) -> Any:
+        """The batch samplers, in the structure of `iterables`."""
+        return self.rebuild([getattr(loader, "batch_sampler", None) for loader in self._flattened])
+
+    @property
+    def limits(self) -> list[int | float | None] | None:
+        """How many batches to take of each loader at most; None for all."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: int | float | list[int | float | None] | None) -> None:
+        if not isinstance(limits, list) and limits is not None:
+            limits = [limits] * len(self._flattened)
+        if limits is not None and len(limits) != len(self._flattened):
+            raise MisconfigurationException(
+                f"CombinedLoader has {len(self._flattened)} loaders, but {len(limits)} limits were given."
+            )
+        self._limits = limits
+
+    def rebuild(self, values: list[Any]) -> Any:
+        """`values`, one for each loader, in the structure of `iterables`."""
+        remaining = iter(values)
+        return _replace_leaves(self._iterables, lambda _: next(remaining))
+
+    def sizes(self) -> list[int | None]:
+        """How many batches each loader has under its limit; None if that is not known."""
+        sizes: list[int | None] = []
+        for number, loader in enumerate(self._flattened):
+            limit = self._limit(number)
+            try:
+                size: int | None = len(loader)
+            except (TypeError, NotImplementedError):
+                size = None
+            sizes.append(size if limit is None else limit if size is None and limit == 0 else _least(size, limit))
+        return sizes
+
+    def _limit(self, number: int) -> int | None:
+        limit = None if self._limits is None else self._limits[number]
+        return None if limit is None or limit == float("inf") else int(limit)
+
+    def __len__(self) -> int:
+        sizes = self.sizes()
+        if any(size is None for size in sizes):
+            kinds = sorted({type(loader).__name__ for loader in self._flattened})
+            raise NotImplementedError(f"not every loader has a length; there are {', '.join(kinds)}.")
+        known = [size for size in sizes if size is not None]
+        if self.mode == "sequential":
+            return sum(known)
+        return (min if self.mode == "min_size" else max)(known, default=0)
+
+    def __iter__(self) -> Iterator[tuple[Any, int, int]]:
+        if self.mode == "sequential":
+            return self._one_after_another()
+        return ((batch, index, 0) for index, batch in enumerate(self._together()))
+
+    def batches(self) -> Iterator[Any]:
+        """The batches alone."""
+        return (batch for batch, _, _ in self)
+
+    def _one_after_another(self) -> Iterator[tuple[Any, int, int]]:
+        for number, loader in enumerate(self._flattened):
+            for index, batch in enumerate(islice(loader, self._limit(number))):
+                yield batch, index, number
+
+    def _together(self) -> Iterator[Any]:
+        starts: list[Callable[[], Iterator[Any]]] = [
+            lambda loader=loader, number=number: islice(loader, self._limit(number))  # type: ignore[misc]
+            for number, loader in enumerate(self._flattened)
+        ]
+        if self.mode == "max_size_cycle":
+            rows: Iterator[Any] = _cycle(starts)
+        elif self.mode == "max_size":
+            rows = zip_longest(*(start() for start in starts))
+        else:
+            rows = zip(*(start() for start in starts), strict=False)
+        return (self.rebuild(list(row)) for row in rows)
+
+
+def _least(size: int | None, limit: int) -> int | None:
+    return None if size is None else min(size, limit)
+
+
+_END = object()
+
+
+def _cycle(starts: list[Callable[[], Iterator[Any]]]) -> Iterator[list[Any]]:
+    """One item of each, until all have been through once; those that are begin again. An empty one gives None."""
+    iterators = [start() for start in starts]
+    through = [False] * len(starts)
+    while starts:
+        row: list[Any] = []
+        for number, start in enumerate(starts):
+            item = next(iterators[number], _END)
+            if item is _END:
+                through[number] = True
+                if all(through):
+                    return
+                iterators[number] = start()
+                item = next(iterators[number], None)
+            row.append(item)
+        yield row
+
+
+def is_collection(value: Any) -> bool:
+    """Whether a list, tuple or dict holds loaders, rather than being one: a list of ready-made batches."""
+    if isinstance(value, dict):
+        return not all(isinstance(item, _PLAIN) for item in value.values())
+    return isinstance(value, (list, tuple)) and not all(isinstance(item, _PLAIN) for item in value)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if is_collection(value):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _replace_leaves(value: Any, replace: Callable[[Any], Any]) -> Any:
+    if not is_collection(value):
+        return replace(value)
+    if isinstance(value, dict):
+        return {key: _replace_leaves(item, replace) for key, item in value.items()}
+    items = [_replace_leaves(item, replace) for item in value]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*items)
+    return type(value)(items)
