@@ -60,7 +60,11 @@ class CombinedLoader(Iterable[tuple[Any, int, int]]):
 
     @property
     def limits(self) -> list[int | float | None] | None:
-        """How many batches to take of each loader at most; None for all."""
+        """How many batches each loader counts for at most; None for all.
+
+        One after another, each is cut off there. Together, the number of batches follows from them, as from lengths; a
+        loader that is begun anew is still gone through whole.
+        """
         return self._limits
 
     @limits.setter
@@ -95,11 +99,16 @@ class CombinedLoader(Iterable[tuple[Any, int, int]]):
         return None if limit is None or limit == float("inf") else int(limit)
 
     def __len__(self) -> int:
-        sizes = self.sizes()
-        if any(size is None for size in sizes):
+        count = self._count(self.sizes())
+        if count is None:
             kinds = sorted({type(loader).__name__ for loader in self._flattened})
             raise NotImplementedError(f"not every loader has a length; there are {', '.join(kinds)}.")
+        return count
+
+    def _count(self, sizes: list[int | None]) -> int | None:
         known = [size for size in sizes if size is not None]
+        if len(known) < len(sizes):
+            return None
         if self.mode == "sequential":
             return sum(known)
         return (min if self.mode == "min_size" else max)(known, default=0)
@@ -120,8 +129,8 @@ class CombinedLoader(Iterable[tuple[Any, int, int]]):
 
     def _together(self) -> Iterator[Any]:
         starts: list[Callable[[], Iterator[Any]]] = [
-            lambda loader=loader, number=number: islice(loader, self._limit(number))  # type: ignore[misc]
-            for number, loader in enumerate(self._flattened)
+            lambda loader=loader: iter(loader)  # type: ignore[misc]
+            for loader in self._flattened
         ]
         if self.mode == "max_size_cycle":
             rows: Iterator[Any] = _cycle(starts)
@@ -129,7 +138,8 @@ class CombinedLoader(Iterable[tuple[Any, int, int]]):
             rows = zip_longest(*(start() for start in starts))
         else:
             rows = zip(*(start() for start in starts), strict=False)
-        return (self.rebuild(list(row)) for row in rows)
+        most = None if self._limits is None else self._count(self.sizes())
+        return (self.rebuild(list(row)) for row in islice(rows, most))
 
 
 def _least(size: int | None, limit: int) -> int | None:

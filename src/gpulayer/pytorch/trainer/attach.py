@@ -154,7 +154,8 @@ def make_batches(
     if isinstance(loader, CombinedLoader):
         limits = [checks.batch_limit(argument, limit, length_of(part), what) for part in loader.flattened]
         loader.limits = [most for _, most in limits]
-        return Batches(loader.iterables, length_of(loader), None, move, as_iterator, loader)
+        most = limit if isinstance(limit, int) and loader.mode != "sequential" else None
+        return Batches(loader.iterables, length_of(loader), most, move, as_iterator, loader)
     length, most = checks.batch_limit(argument, limit, length_of(loader), what)
     if length == 0 and limit not in (0, 0.0):
         rank_zero_warn(f"{what} has no batches.")
