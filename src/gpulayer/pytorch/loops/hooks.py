@@ -6,6 +6,7 @@ mark "which hook is running", which `self.log` needs, is part of that function, 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -50,16 +51,28 @@ class Hooks:
         for name in (*SHARED, *CALLBACKS_ONLY):
             users = [callback for callback in self.callbacks if overridden(name, callback, Callback)]
             late = [user for user in users if name in MONITORS_LAST and isinstance(user, Monitor)]
-            calls: list[Callable[..., Any]] = [
-                partial(getattr(user, name), trainer, module) for user in users if user not in late
-            ]
+            calls = [bound(user, name, trainer, module) for user in users if user not in late]
             own = getattr(module, name) if name not in CALLBACKS_ONLY and overridden(name, module, Module) else None
-            after: list[Callable[..., Any]] = [partial(getattr(user, name), trainer, module) for user in late]
+            after = [bound(user, name, trainer, module) for user in late]
             setattr(self, name, chain(name, calls, own, after, results) if calls or own or after else nothing)
 
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Callable[..., Any]: ...
+
+
+def bound(callback: Callback, name: str, trainer: Any, module: Module) -> Callable[..., Any]:
+    """A callback's hook, given the trainer and the module.
+
+    Callbacks written for version 0.7 take `on_train_batch_end(trainer, model, loss, batch_idx)`: they are given the
+    loss in place of the outputs, and no batch. They are told apart here, once, by the number of arguments.
+    """
+    method = getattr(callback, name)
+    if name == "on_train_batch_end":
+        parameters = inspect.signature(method).parameters.values()
+        if len(parameters) == 4 and all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters):
+            return lambda outputs, _, batch_idx: method(trainer, module, (outputs or {}).get("loss"), batch_idx)
+    return partial(method, trainer, module)
 
 
 def chain(

@@ -316,6 +316,19 @@ class Results:
         self.metrics.clear()
 
 
+class NoResults(Results):
+    """Where `self.log` goes in a barebones run: nowhere."""
+
+    def log(self, name: str, value: Any, options: Options, batch_size: int | None = None) -> None:
+        if name not in self.told:
+            self.told.add(name)
+            rank_zero_warn(f"`self.log({name!r}, ...)` does nothing in a barebones run.")
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.told: set[str] = set()
+
+
 _WHERE = (
     "log in `training_step`, `validation_step`, `test_step`, in the hooks around a batch, or in "
     "`on_*_epoch_start` and `on_*_epoch_end`"

@@ -20,6 +20,7 @@ from gpulayer.pytorch.loops.batches import Batches
 from gpulayer.pytorch.loops.hooks import Hooks, nothing
 from gpulayer.pytorch.loops.progress import Evaluated, Progress
 from gpulayer.pytorch.loops.results import Results
+from gpulayer.pytorch.loops.when import Every
 
 
 def zero_grad(optimizer: Optimizer, batch_idx: int) -> None:
@@ -95,6 +96,7 @@ class Run:
     schedulers: Schedulers = field(default_factory=Schedulers)
     manual: bool = False
     validate_every_n_batches: int | None = None  # None: once, after the epoch's last batch
+    validate_every: Every | None = None  # in place of that: each time so much time has gone by
     validate_every_n_epochs: int | None = 1  # None: batches are counted across epochs
 
     training_step: Callable[..., Any] = nothing
@@ -146,6 +148,8 @@ class Run:
             return False
         if self.trainer.should_stop and self.may_stop():
             return True
+        if self.validate_every is not None:
+            return self.validate_every.at_time()
         if self.validate_every_n_batches is None:
             return at.last_batch
         count = at.batch if self.validate_every_n_epochs is None else at.batch_in_epoch

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
 from gpulayer.fabric.precision import Precision
 from gpulayer.fabric.utilities.apply import all_plain_tensors, move_data_to_device
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
-from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
+from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from gpulayer.pytorch.core.combined_loader import CombinedLoader
 from gpulayer.pytorch.core.datamodule import DataModule
 from gpulayer.pytorch.core.hooks import DataHooks, overridden
@@ -172,6 +172,20 @@ def one_after_another(loaders: Any) -> list[Any]:
     if isinstance(loaders, CombinedLoader):
         return loaders.flattened if loaders.mode == "sequential" else [loaders]
     return CombinedLoader(loaders, "sequential").flattened if holds_loaders(loaders) else [loaders]
+
+
+def unshuffled(loader: Any) -> Any:
+    """The same loader in the dataset's own order, so that its first batches are the same ones each epoch."""
+    if isinstance(loader, CombinedLoader):
+        parts = [unshuffled(part) for part in loader.flattened]
+        return CombinedLoader(loader.rebuild(parts), loader.mode)
+    if not isinstance(loader, DataLoader) or not isinstance(loader.sampler, RandomSampler):
+        return loader
+    rank_zero_info("`overfit_batches`: the loader's shuffling is left out, so that the batches stay the same.")
+    kept = ("batch_size num_workers collate_fn pin_memory drop_last timeout worker_init_fn multiprocessing_context "
+            "generator prefetch_factor persistent_workers pin_memory_device").split()  # fmt: skip
+    arguments = {name: getattr(loader, name) for name in kept if hasattr(loader, name)}
+    return DataLoader(loader.dataset, shuffle=False, **arguments)
 
 
 def holds_loaders(value: Any) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.pytorch.callbacks.timer import read_duration
 from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.hooks import overridden
 from gpulayer.pytorch.core.module import Module
@@ -16,12 +18,14 @@ if TYPE_CHECKING:
     from gpulayer.pytorch.trainer.attach import Source
 
 
-def unknown_arguments(given: Iterable[str], known: Sequence[str]) -> None:
-    """Raise for arguments that the Trainer does not have, with the nearest name.
+def unknown_arguments(given: Iterable[str], init: Callable[..., None]) -> None:
+    """Raise for arguments that the Trainer's `init` does not have, with the nearest name.
 
     Raises:
         TypeError: there is one.
     """
+    parameters = inspect.signature(init).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     for name in given:
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean `{near[0]}`?" if near else f"it takes {', '.join(known)}."
@@ -200,7 +204,7 @@ def distinct_state_keys(callbacks: Iterable[Callback]) -> None:
 
 
 def validation_interval(interval: Any, every_n_epochs: int | None) -> None:
-    """Raise unless `val_check_interval` is a number of batches from 1, a fraction in (0.0, 1.0], or None.
+    """Raise unless `val_check_interval` is a number of batches from 1, a fraction in (0.0, 1.0], a time, or None.
 
     Raises:
         MisconfigurationException: it is not, or a fraction is to be counted across epochs.
@@ -212,13 +216,17 @@ def validation_interval(interval: Any, every_n_epochs: int | None) -> None:
                 "number of batches, such as 100."
             )
         return
+    if isinstance(interval, (str, dict, timedelta)):
+        if read_duration(interval).total_seconds() <= 0:
+            raise MisconfigurationException(f"`Trainer(val_check_interval={interval!r})`: give a time above zero.")
+        return
     good = not isinstance(interval, bool) and (
         (isinstance(interval, int) and interval >= 1) or (isinstance(interval, float) and 0.0 < interval <= 1.0)
     )
     if not good:
         raise MisconfigurationException(
-            f"`Trainer(val_check_interval={interval!r})`: give a number of batches from 1 (an int) or a fraction of an "
-            "epoch up to 1.0 (a float); `limit_val_batches=0` switches validation off."
+            f"`Trainer(val_check_interval={interval!r})`: give a number of batches from 1 (an int), a fraction of an "
+            "epoch up to 1.0 (a float), or a time such as '00:00:15:00'; `limit_val_batches=0` switches validation off."
         )
     if every_n_epochs is None and isinstance(interval, float):
         raise MisconfigurationException(
@@ -248,4 +256,19 @@ def trial(batches: Any) -> None:
     if not isinstance(batches, bool) and (not isinstance(batches, int) or batches < 0):
         raise MisconfigurationException(
             f"`Trainer(fast_dev_run={batches!r})`: give True for one batch of each stage, or a number of batches."
+        )
+
+
+def nothing_beside_the_loop(**given: Any) -> None:
+    """Raise if `barebones=True` came with an argument that asks for something beside the loop.
+
+    Raises:
+        MisconfigurationException: it did; all of them are named.
+    """
+    asked = {name: value for name, value in given.items() if value}
+    if asked:
+        named = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+        raise MisconfigurationException(
+            f"`Trainer(barebones=True, {named})`: barebones measures the loop alone. Leave "
+            f"{'them' if len(asked) > 1 else 'it'} out, or leave barebones out."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
@@ -15,8 +16,9 @@ from gpulayer.pytorch.loops.batches import Batches
 from gpulayer.pytorch.loops.evaluate import evaluate
 from gpulayer.pytorch.loops.progress import Evaluated
 from gpulayer.pytorch.loops.run import Evaluation, Run, Schedulers
+from gpulayer.pytorch.loops.when import every
 from gpulayer.pytorch.trainer import callables, checks
-from gpulayer.pytorch.trainer.attach import Sources, make_batches, one_after_another, together
+from gpulayer.pytorch.trainer.attach import Sources, make_batches, one_after_another, together, unshuffled
 from gpulayer.pytorch.trainer.report import Report
 from gpulayer.pytorch.trainer.states import RunningStage, TrainerFn
 
@@ -80,8 +82,9 @@ def prepare_fit(run: Run, sources: Sources) -> None:
         run.reload_train = every_so_many_epochs(run, reload_train)
         if validates:
             run.reload_validation = every_so_many_epochs(run, reload_validation)
-    report = Report(run)
-    run.report_line, run.report_epoch = report.minute, report.epoch
+    if not trainer.barebones:
+        report = Report(run)
+        run.report_line, run.report_epoch = report.minute, report.epoch
 
 
 def sanity_check(run: Run, sources: Sources) -> None:
@@ -114,7 +117,12 @@ def load_train(run: Run) -> None:
     _, as_iterator = checks.step_arguments(run.module.training_step, "training_step", 1)
     move = sources.mover(trainer.strategy.root_device, trainer.strategy.precision)
     run.train = make_batches(
-        together(loader), trainer.limit_train_batches, "limit_train_batches", "the training loader", move, as_iterator
+        unshuffled(together(loader)) if trainer.overfit_batches else together(loader),
+        trainer.limit_train_batches,
+        "limit_train_batches",
+        "the training loader",
+        move,
+        as_iterator,
     )
 
 
@@ -140,7 +148,9 @@ def set_validation_interval(run: Run) -> None:
     trainer, length = run.trainer, run.train.length
     interval = trainer.val_check_interval
     run.validate_every_n_epochs = trainer.check_val_every_n_epoch
-    if isinstance(interval, int):
+    if isinstance(interval, timedelta):
+        run.validate_every = every(seconds=interval.total_seconds())
+    elif isinstance(interval, int):
         if length is not None and interval > length and trainer.check_val_every_n_epoch is not None:
             raise MisconfigurationException(
                 f"`Trainer(val_check_interval={interval})`, but an epoch has {length} batches: give at most that, a "
@@ -176,6 +186,8 @@ def evaluation_of(run: Run, sources: Sources, fn: TrainerFn) -> Evaluation:
     }[fn]
     name = f"{stage}_step"
     loaders = one_after_another(source.request())
+    if trainer.overfit_batches and fn is TrainerFn.FITTING:
+        loaders = [unshuffled(loader) for loader in loaders]
     takes, as_iterator = checks.step_arguments(getattr(module, name), name, len(loaders))
     most = 3 if len(loaders) > 1 else 2
     limit = getattr(trainer, argument)

@@ -15,7 +15,7 @@ from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.pytorch.core.callback import Callback, Checkpoint
 from gpulayer.pytorch.core.module import Module
 from gpulayer.pytorch.loops.hooks import Hooks
-from gpulayer.pytorch.loops.results import Results
+from gpulayer.pytorch.loops.results import NoResults, Results
 from gpulayer.pytorch.loops.run import Run
 from gpulayer.pytorch.trainer import callables, checkpoint, checks
 from gpulayer.pytorch.trainer.attach import Sources
@@ -54,8 +54,7 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
         path = checkpoint.resolve_path(trainer, ckpt_path, module_given)
         trainer.ckpt_path = path
         take_module(trainer, module)
-        results = Results(strategy.root_device, trainer.log_every_n_steps, send_to(trainer))
-        trainer.results = results
+        results = trainer.results = make_results(trainer)
         run = Run(trainer, module, Hooks(trainer, module, [], results), results, trainer.progress)
         trainer._run = trainer._last = run
         if fn is TrainerFn.FITTING:
@@ -198,6 +197,14 @@ def log_hyperparameters(trainer: Any, module: Module) -> None:
             logger.log_hyperparams(merged)
         logger.log_graph(module)
         logger.save()
+
+
+def make_results(trainer: Any) -> Results:
+    """Where `self.log` goes."""
+    device = trainer.strategy.root_device
+    if trainer.barebones:
+        return NoResults(device)
+    return Results(device, trainer.log_every_n_steps, send_to(trainer))
 
 
 def send_to(trainer: Any) -> Any:

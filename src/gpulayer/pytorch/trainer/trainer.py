@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from math import ceil, inf
 from typing import Any, Literal
@@ -17,12 +17,14 @@ from gpulayer.fabric.accelerators import Accelerator
 from gpulayer.fabric.precision import Precision
 from gpulayer.fabric.resolve import resolve_strategy
 from gpulayer.fabric.strategies import Strategy
+from gpulayer.fabric.utilities.environment import arguments_from_environment
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.fabric.utilities.init import EmptyInit
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.callbacks.early_stopping import EarlyStopping
 from gpulayer.pytorch.callbacks.model_checkpoint import ModelCheckpoint
-from gpulayer.pytorch.callbacks.timer import Timer
+from gpulayer.pytorch.callbacks.timer import Timer, read_duration
 from gpulayer.pytorch.core.callback import Callback, Checkpoint
 from gpulayer.pytorch.core.datamodule import DataModule
 from gpulayer.pytorch.core.module import Module
@@ -42,15 +44,6 @@ from gpulayer.pytorch.trainer.prepare import load_train
 from gpulayer.pytorch.trainer.running import order, running
 from gpulayer.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState
 
-ARGUMENTS = (
-    "accelerator strategy devices num_nodes precision logger callbacks fast_dev_run max_epochs min_epochs max_steps "
-    "min_steps max_time limit_train_batches limit_val_batches limit_test_batches limit_predict_batches "
-    "val_check_interval check_val_every_n_epoch num_sanity_val_steps log_every_n_steps enable_checkpointing "
-    "enable_progress_bar enable_model_summary accumulate_grad_batches gradient_clip_val gradient_clip_algorithm "
-    "deterministic benchmark inference_mode use_distributed_sampler detect_anomaly plugins sync_batchnorm "
-    "reload_dataloaders_every_n_epochs default_root_dir enable_autolog_hparams"
-).split()
-
 
 class EvaluationResult(dict[str, float]):
     """The metrics of all loaders by name; `result[0]` is the dict of the first loader, as in Lightning's list."""
@@ -67,6 +60,8 @@ class EvaluationResult(dict[str, float]):
 
 class Trainer:
     """Runs a Module: training, validation, testing, prediction. All arguments are keywords, and all are optional.
+
+    An argument that is not given is read from the environment: `PL_TRAINER_MAX_EPOCHS=5` is `max_epochs=5`.
 
     Args:
         accelerator: "auto" (a GPU if there is one), "cpu", "gpu", "cuda", "mps", or an Accelerator.
@@ -87,7 +82,10 @@ class Trainer:
         limit_val_batches: likewise for a validation; 0 switches it off.
         limit_test_batches: likewise for a test.
         limit_predict_batches: likewise for a prediction.
-        val_check_interval: validate every so many batches (int) or such a fraction of an epoch (float). Default: 1.0.
+        overfit_batches: train and validate on so many batches (int) or such a fraction (float), unshuffled, to see
+            whether the model can learn them by heart; 0 for no.
+        val_check_interval: validate every so many batches (int), such a fraction of an epoch (float), or each time so
+            much time has gone by ("DD:HH:MM:SS", a timedelta or a dict of its arguments). Default: 1.0.
         check_val_every_n_epoch: validate every so many epochs; None: count `val_check_interval` across epochs.
         num_sanity_val_steps: validation batches to try before training; -1 for all. Default: 2.
         log_every_n_steps: step values reach the loggers every so many optimizer steps. Default: 50.
@@ -102,6 +100,7 @@ class Trainer:
         inference_mode: validate, test and predict in `torch.inference_mode` rather than `torch.no_grad`.
         use_distributed_sampler: split the data among processes.
         detect_anomaly: name the operation that made a NaN in the backward pass; slow.
+        barebones: nothing but the loop: no loggers, checkpoints, sanity check, `self.log` or lines, to measure speed.
         plugins: a Precision or CheckpointIO of your own, or both in a list.
         sync_batchnorm: share batch statistics among processes; no effect on one device.
         reload_dataloaders_every_n_epochs: make the loaders anew every so many epochs; 0 for never.
@@ -113,6 +112,7 @@ class Trainer:
         TypeError: an unknown argument.
     """
 
+    @arguments_from_environment("PL_TRAINER_")
     def __init__(
         self,
         *,
@@ -133,7 +133,8 @@ class Trainer:
         limit_val_batches: int | float | None = None,
         limit_test_batches: int | float | None = None,
         limit_predict_batches: int | float | None = None,
-        val_check_interval: int | float | None = None,
+        overfit_batches: int | float = 0.0,
+        val_check_interval: int | float | str | timedelta | dict[str, int] | None = None,
         check_val_every_n_epoch: int | None = 1,
         num_sanity_val_steps: int | None = None,
         log_every_n_steps: int | None = None,
@@ -148,6 +149,7 @@ class Trainer:
         inference_mode: bool = True,
         use_distributed_sampler: bool = True,
         detect_anomaly: bool = False,
+        barebones: bool = False,
         plugins: Any = None,
         sync_batchnorm: bool = False,
         reload_dataloaders_every_n_epochs: int = 0,
@@ -155,7 +157,7 @@ class Trainer:
         enable_autolog_hparams: bool = True,
         **unknown: Any,
     ) -> None:
-        checks.unknown_arguments(unknown, ARGUMENTS)
+        checks.unknown_arguments(unknown, Trainer.__init__)
         for name, value, least, none in (
             ("max_epochs", max_epochs, -1, True),
             ("min_epochs", min_epochs, 0, True),
@@ -173,11 +175,25 @@ class Trainer:
             ("limit_val_batches", limit_val_batches),
             ("limit_test_batches", limit_test_batches),
             ("limit_predict_batches", limit_predict_batches),
+            ("overfit_batches", overfit_batches),
         ):
             checks.limit(name, limit)
         checks.validation_interval(val_check_interval, check_val_every_n_epoch)
         checks.clipping(gradient_clip_val, gradient_clip_algorithm)
         checks.trial(fast_dev_run)
+        if barebones:
+            checks.nothing_beside_the_loop(
+                enable_checkpointing=enable_checkpointing,
+                logger=logger,
+                enable_progress_bar=enable_progress_bar,
+                enable_model_summary=enable_model_summary,
+                num_sanity_val_steps=num_sanity_val_steps,
+                log_every_n_steps=log_every_n_steps,
+                fast_dev_run=fast_dev_run,
+                detect_anomaly=detect_anomaly,
+            )
+            logger = enable_checkpointing = False
+            num_sanity_val_steps = log_every_n_steps = 0
 
         self.state = TrainerState()
         self.progress = Progress()
@@ -217,7 +233,11 @@ class Trainer:
         self.limit_val_batches = 1.0 if limit_val_batches is None else limit_val_batches
         self.limit_test_batches = 1.0 if limit_test_batches is None else limit_test_batches
         self.limit_predict_batches = 1.0 if limit_predict_batches is None else limit_predict_batches
-        self.val_check_interval = 1.0 if val_check_interval is None else val_check_interval
+        self.overfit_batches = overfit_batches
+        if overfit_batches:
+            self.limit_train_batches = self.limit_val_batches = overfit_batches
+        self.barebones = barebones
+        self.val_check_interval = read_interval(val_check_interval)
         self.check_val_every_n_epoch = check_val_every_n_epoch
         self.num_sanity_val_steps = 2 if num_sanity_val_steps is None else num_sanity_val_steps
         self.log_every_n_steps = 50 if log_every_n_steps is None else log_every_n_steps
@@ -448,7 +468,8 @@ class Trainer:
         Args:
             empty_init: leave the weights uninitialised, for those that load a checkpoint anyway.
         """
-        with self.strategy.root_device:
+        weights = EmptyInit() if empty_init else nullcontext()
+        with self.strategy.root_device, self.strategy.precision.init_context(), weights:
             yield
 
     # -- progress ----------------------------------------------------------------------------------------------------
@@ -764,6 +785,13 @@ class Trainer:
     def predict_loop(self) -> EvaluationLoopView:
         """The counters of `predict`."""
         return EvaluationLoopView(self, "predict")
+
+
+def read_interval(interval: Any) -> int | float | timedelta:
+    """`val_check_interval` as a number of batches, a fraction of an epoch, or a time."""
+    if interval is None:
+        return 1.0
+    return interval if isinstance(interval, (int, float)) else read_duration(interval)
 
 
 def _tensors(metrics: Mapping[str, Any]) -> dict[str, Tensor]:
