@@ -14,15 +14,12 @@ def read_indices(devices: int | str | list[int], available: int, kind: str) -> l
     Raises:
         MisconfigurationException: an index twice, one that is not there, or none at all.
     """
-    everything = list(range(available))
+    given, everything = devices, list(range(available))
     try:
         if isinstance(devices, str):
             text = devices.strip()
-            if "," in text:
-                indices = [int(part) for part in text.split(",") if part.strip()]
-            else:
-                return read_indices(int(text), available, kind)
-        elif isinstance(devices, bool):
+            devices = [int(part) for part in text.split(",") if part.strip()] if "," in text else int(text)
+        if isinstance(devices, bool):
             raise ValueError
         elif isinstance(devices, int):
             indices = everything if devices == -1 else list(range(devices))
@@ -30,18 +27,16 @@ def read_indices(devices: int | str | list[int], available: int, kind: str) -> l
             indices = [int(index) for index in devices]
     except (TypeError, ValueError):
         raise MisconfigurationException(
-            f"`devices={devices!r}` is not understood: give a number, -1 for all, or indices such as [0, 1] or '0,1'."
+            f"`devices={given!r}` is not understood: give a number, -1 for all, or indices such as [0, 1] or '0,1'."
         ) from None
     if not indices:
-        raise MisconfigurationException(
-            f"`devices={devices!r}` names no device; {available} {kind} device(s) are here."
-        )
+        raise MisconfigurationException(f"`devices={given!r}` names no device; {available} {kind} device(s) are here.")
     if len(set(indices)) != len(indices):
-        raise MisconfigurationException(f"`devices={devices!r}` names a device twice.")
+        raise MisconfigurationException(f"`devices={given!r}` names a device twice.")
     missing = [index for index in indices if index not in everything]
     if missing:
         raise MisconfigurationException(
-            f"`devices={devices!r}` asks for {kind} device(s) {missing}, but this machine has {available}: "
+            f"`devices={given!r}` asks for {kind} device(s) {missing}, but this machine has {available}: "
             f"{everything}. Use `devices='auto'` for what there is."
         )
     return indices

@@ -2,9 +2,13 @@
 
 import os
 import pickle
+import shutil
 import tempfile
+import warnings
 import zipfile
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import IO, Any
 
 import fsspec
 import torch
@@ -25,13 +29,19 @@ def save_file(content: dict[str, Any], path: Any) -> None:
 
 
 def _save_locally(content: dict[str, Any], target: str) -> None:
-    """Write a temporary file in the same folder, flush it to the disk, and rename it onto the target."""
+    os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
+    with replaced_whole(target) as file:
+        torch.save(content, file)
+
+
+@contextmanager
+def replaced_whole(target: str) -> Iterator[IO[bytes]]:
+    """A new file beside `target`, which is flushed to the disk and renamed onto it when the block ends without error."""
     folder = os.path.dirname(target) or "."
-    os.makedirs(folder, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{os.path.basename(target)}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
-            torch.save(content, file)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp made it private; a checkpoint is as readable as any new file
@@ -41,6 +51,12 @@ def _save_locally(content: dict[str, Any], target: str) -> None:
             os.unlink(temporary)
         raise
     _flush_folder(folder)
+
+
+def copy_file(source: str, target: str) -> None:
+    """Copy a local file; the target is replaced whole or not at all."""
+    with open(source, "rb") as original, replaced_whole(target) as file:
+        shutil.copyfileobj(original, file)
 
 
 def _umask() -> int:
@@ -81,26 +97,30 @@ def load_file(path: Any, map_location: Any = None, weights_only: bool | None = N
     """
     name = str(path)
     safe = True if weights_only is None else weights_only
+    if hasattr(path, "read"):
+        opened: Any = nullcontext(path)
+    else:
+        filesystem, target = fsspec.core.url_to_fs(os.fspath(path))
+        if not filesystem.exists(target):
+            raise FileNotFoundError(f"There is no checkpoint at {name!r}.")
+        if filesystem.isdir(target):
+            raise MisconfigurationException(f"{name!r} is a folder; give the path of a checkpoint file in it.")
+        opened = filesystem.open(target, "rb")
     try:
-        if hasattr(path, "read"):
-            checkpoint = torch.load(path, map_location=map_location, weights_only=safe)
-        else:
-            filesystem, target = fsspec.core.url_to_fs(os.fspath(path))
-            if not filesystem.exists(target):
-                raise FileNotFoundError(f"There is no checkpoint at {name!r}.")
-            if filesystem.isdir(target):
-                raise MisconfigurationException(f"{name!r} is a folder; give the path of a checkpoint file in it.")
-            with filesystem.open(target, "rb") as file:
-                checkpoint = torch.load(file, map_location=map_location, weights_only=safe)
+        with opened as file, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Detected pickle protocol")  # of what is no checkpoint; said below
+            checkpoint = torch.load(file, map_location=map_location, weights_only=safe)
     except pickle.UnpicklingError as error:
-        if ("Weights only load failed" in str(error) and "Unsupported" in str(error)) or "GLOBAL" in str(error):
+        if "Unsupported global" in str(error) or "add_safe_globals" in str(error):
             raise MisconfigurationException(
-                f"{name!r} holds more than plain data, and loading that could run code: {_refused(str(error))}. "
+                f"{name!r} holds more than plain data, and loading that could run code: {_refused(str(error))} "
                 "If you trust where the file is from, pass `weights_only=False`, or allow the class with "
                 "`torch.serialization.add_safe_globals([...])`."
             ) from error
         raise _no_checkpoint(name, error) from error
-    except (EOFError, zipfile.BadZipFile, RuntimeError, UnicodeDecodeError, ValueError, KeyError) as error:
+    except FileNotFoundError:
+        raise
+    except (EOFError, OSError, zipfile.BadZipFile, RuntimeError, UnicodeDecodeError, ValueError, KeyError) as error:
         raise _no_checkpoint(name, error) from error
     if not isinstance(checkpoint, dict):
         raise MisconfigurationException(
@@ -114,8 +134,8 @@ def _refused(message: str) -> str:
     """The part of torch's long message that names the class."""
     for line in message.splitlines():
         if "GLOBAL" in line:
-            return line.strip()
-    return message.splitlines()[0]
+            return line.strip().rstrip(".") + "."
+    return message.splitlines()[0].rstrip(".") + "."
 
 
 def _no_checkpoint(name: str, error: Exception) -> MisconfigurationException:

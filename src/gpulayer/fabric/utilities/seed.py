@@ -81,10 +81,14 @@ def set_rng_states(states: dict[str, Any]) -> None:
 
 
 @contextmanager
-def isolate_rng(include_cuda: bool = True) -> Iterator[None]:
-    """Whatever random numbers the block draws, the generators are afterwards where they were before."""
+def isolate_rng(include_cuda: bool = True) -> Iterator[dict[str, Any]]:
+    """Whatever random numbers the block draws, the generators are afterwards where they were before.
+
+    Yields:
+        Their states before, as `collect_rng_states` gives them.
+    """
     states = collect_rng_states(include_cuda)
     try:
-        yield
+        yield states
     finally:
         set_rng_states(states)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.fabric.utilities.files import copy_file
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.core.callback import Checkpoint
@@ -91,7 +91,9 @@ class ModelCheckpoint(Checkpoint):
             raise MisconfigurationException(
                 f"`ModelCheckpoint(save_last={save_last!r})`: choose True, False or 'link'."
             )
-        self.dirpath = None if dirpath is None else os.path.realpath(os.path.expanduser(os.fspath(dirpath)))
+        self.dirpath = None if dirpath is None else os.fspath(dirpath)
+        if self.dirpath is not None and "://" not in self.dirpath:
+            self.dirpath = os.path.realpath(os.path.expanduser(self.dirpath))
         self.filename = filename
         self.monitor = monitor
         self.verbose = verbose
@@ -290,7 +292,7 @@ class ModelCheckpoint(Checkpoint):
         if self.save_last == "link" and saved:
             _link(saved, path)
         elif saved and os.path.isfile(saved):
-            _copy(saved, path)
+            copy_file(saved, path)
             self._tell_loggers(trainer)
         else:
             self._write(trainer, path)
@@ -422,13 +424,6 @@ class ModelCheckpoint(Checkpoint):
                 f"{self.dirpath!r}: of its files only the best one's path is taken over."
             )
         self.best_model_path = state_dict["best_model_path"]
-
-
-def _copy(source: str, target: str) -> None:
-    """Copy a file so that the target is replaced whole or not at all."""
-    temporary = f"{target}.part"
-    shutil.copy(source, temporary)
-    os.replace(temporary, target)
 
 
 def _link(source: str, target: str) -> None:

@@ -16,23 +16,24 @@ if TYPE_CHECKING:
     from gpulayer.pytorch.core.module import Module
     from gpulayer.pytorch.trainer.trainer import Trainer
 
+_UNITS = {"weeks", "days", "hours", "minutes", "seconds", "milliseconds", "microseconds"}
 STAGES = ("train", "sanity_check", "validate", "test", "predict")
 
 
-def read_duration(duration: str | timedelta | dict[str, int]) -> timedelta:
-    """A duration from "DD:HH:MM:SS", a timedelta, or a dict of its arguments.
+def read_duration(duration: str | timedelta | dict[str, int], argument: str = "duration") -> timedelta:
+    """A duration from "DD:HH:MM:SS", a timedelta, or a dict of its arguments; `argument` is named in an error.
 
     Raises:
         MisconfigurationException: it is none of these.
     """
     if isinstance(duration, timedelta):
         return duration
-    if isinstance(duration, dict):
+    if isinstance(duration, dict) and set(duration) <= _UNITS:
         return timedelta(**duration)
     match = re.fullmatch(r"(\d+):(\d\d):(\d\d):(\d\d)", duration.strip()) if isinstance(duration, str) else None
     if match is None:
         raise MisconfigurationException(
-            f"{duration!r} is no duration: give 'DD:HH:MM:SS' such as '00:12:00:00', a timedelta, or a dict such as "
+            f"`{argument}={duration!r}` is no duration: give 'DD:HH:MM:SS' such as '00:12:00:00', a timedelta, or a dict such as "
             "{'hours': 12}."
         )
     days, hours, minutes, seconds = map(int, match.groups())

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from gpulayer.fabric.utilities.types import MapLocation, Path
 from gpulayer.pytorch.core.hooks import DataHooks
 from gpulayer.pytorch.core.hparams import HyperparametersMixin, accepted_arguments
-from gpulayer.pytorch.core.saving import make_from_checkpoint
+from gpulayer.pytorch.core.saving import make_from_checkpoint, on_the_class
 
 if TYPE_CHECKING:
     from gpulayer.pytorch.trainer.trainer import Trainer
@@ -96,7 +96,7 @@ class DataModule(DataHooks, HyperparametersMixin):
                 setattr(datamodule, name, partial(loaders, datasets, shuffle))
         return datamodule
 
-    @classmethod
+    @on_the_class
     def load_from_checkpoint(
         cls: type[T],
         checkpoint_path: Path | IO[bytes],

@@ -6,7 +6,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, fields, is_dataclass
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 
@@ -43,9 +43,13 @@ class HyperparametersMixin:
     CHECKPOINT_HYPER_PARAMS_NAME = "hparams_name"
     CHECKPOINT_HYPER_PARAMS_TYPE = "hparams_type"
 
-    _hparams: Any = None
-    _hparams_initial: Any = None
-    _hparams_name: str | None = None
+    if TYPE_CHECKING:  # TorchScript would take annotations that it finds at run time for types of its own
+        _hparams: Any
+        _hparams_initial: Any
+        _hparams_name: str | None
+    _hparams = None
+    _hparams_initial = None
+    _hparams_name = None
     _log_hyperparams = False
 
     def save_hyperparameters(
@@ -137,6 +141,8 @@ def _init_arguments(instance: object, frame: FrameType | None) -> dict[str, Any]
     """The arguments of the `__init__` at `frame`, and of those of subclasses that called it (theirs win)."""
     if is_dataclass(instance) and not isinstance(instance, type) and frame and frame.f_code.co_name != "__init__":
         return {field.name: getattr(instance, field.name) for field in fields(instance) if field.init}
+    while frame is not None and frame.f_code.co_name != "__init__":  # a method that `__init__` calls
+        frame = frame.f_back
     arguments: dict[str, Any] = {}
     while frame is not None and frame.f_code.co_name == "__init__":
         code, values = frame.f_code, frame.f_locals

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
+import fsspec
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gpulayer.fabric.utilities.apply import apply_to_collection
+from gpulayer.fabric.utilities.apply import apply_to_collection, move_data_to_device
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 from gpulayer.fabric.utilities.types import MapLocation, Path
@@ -18,7 +24,7 @@ from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks, StepOutput
 from gpulayer.pytorch.core.hparams import HyperparametersMixin
 from gpulayer.pytorch.core.optimizer import LightningOptimizer
-from gpulayer.pytorch.core.saving import make_from_checkpoint
+from gpulayer.pytorch.core.saving import make_from_checkpoint, on_the_class
 
 if TYPE_CHECKING:
     from gpulayer.pytorch.trainer.trainer import Trainer
@@ -46,12 +52,23 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
                 return torch.optim.Adam(self.parameters(), lr=1e-3)
     """
 
-    # Class-level defaults: reading them is a plain attribute look-up, and a subclass that forgot super().__init__()
-    # gets nn.Module's own clear error rather than one about these.
-    automatic_optimization: bool
-    _trainer: Trainer | None = None
-    _example_input_array: Any = None
-    _strict_loading: bool | None = None
+    # Defaults of the class, read by a plain look-up. TorchScript would take annotations that it finds at run time for
+    # types of its own, and properties for code to compile.
+    if TYPE_CHECKING:
+        automatic_optimization: bool
+        _trainer: Trainer | None
+        _compiler: Callable[..., Any] | None
+        _example_input_array: Any
+        _strict_loading: bool | None
+    _trainer = None
+    _compiler = None  # set by a Trainer that was given torch.compile(self)
+    _exporting = False
+    _example_input_array = None
+    _strict_loading = None
+    __jit_unused_properties__ = (
+        "trainer logger loggers current_epoch global_step global_rank local_rank device dtype on_gpu "
+        "example_input_array strict_loading hparams hparams_initial"
+    ).split()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -332,6 +349,8 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
             RuntimeError: no Trainer has run it.
         """
         if self._trainer is None:
+            if Module._exporting:  # TorchScript reads every attribute
+                return None  # type: ignore[return-value]
             raise RuntimeError(
                 f"{type(self).__qualname__} is not attached to a Trainer: pass it to `trainer.fit` first."
             )
@@ -441,7 +460,88 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
             parameter.requires_grad = True
         self.train()
 
-    @classmethod
+    def to_torchscript(
+        self,
+        file_path: Path | None = None,
+        method: str | None = "script",
+        example_inputs: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The module as TorchScript, in evaluation mode and without gradients.
+
+        Args:
+            file_path: where to save it, too.
+            method: "script", or "trace" with example inputs.
+            example_inputs: what to trace with; None: `example_input_array`.
+            **kwargs: for `torch.jit.script` or `torch.jit.trace`.
+
+        Returns:
+            The `torch.jit.ScriptModule`.
+
+        Raises:
+            ValueError: an unknown method, or nothing to trace with.
+        """
+        if method not in ("script", "trace"):
+            raise ValueError(f"`to_torchscript(method={method!r})`: choose 'script' or 'trace'.")
+        inputs = self._example_inputs(example_inputs, "to_torchscript(method='trace')") if method == "trace" else None
+        with self._as_exported(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, for all of TorchScript
+            make = partial(torch.jit.script, self) if method == "script" else partial(torch.jit.trace, self, inputs)
+            script = make(**kwargs)
+        if file_path is not None:
+            with fsspec.open(os.fspath(file_path), "wb") as file:
+                torch.jit.save(script, file)
+        return script
+
+    def to_onnx(self, file_path: Path | io.BytesIO | None = None, input_sample: Any = None, **kwargs: Any) -> Any:
+        """The module as ONNX, in evaluation mode; needs the packages onnx and onnxscript.
+
+        Args:
+            file_path: where to save it.
+            input_sample: what to trace with; None: `example_input_array`.
+            **kwargs: for `torch.onnx.export`.
+
+        Returns:
+            What `torch.onnx.export` returns.
+
+        Raises:
+            ValueError: there is nothing to trace with.
+            ModuleNotFoundError: a package is missing.
+        """
+        missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
+        if missing:
+            raise ModuleNotFoundError(f"`to_onnx` needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+        inputs = self._example_inputs(input_sample, "to_onnx")
+        path = file_path if file_path is None or isinstance(file_path, io.BytesIO) else os.fspath(file_path)
+        with self._as_exported():
+            arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+            return torch.onnx.export(self, arguments, path, **kwargs)  # type: ignore[arg-type]
+
+    def _example_inputs(self, given: Any, call: str) -> Any:
+        """What to trace with, on the module's device."""
+        inputs = self.example_input_array if given is None else given
+        if inputs is None:
+            raise ValueError(
+                f"`{call}` needs an example of the inputs: pass it, or set `self.example_input_array` in `__init__`."
+            )
+        return move_data_to_device(inputs, self.device)
+
+    @contextmanager
+    def _as_exported(self) -> Iterator[None]:
+        """In evaluation mode, without gradients and without the Trainer, which an exporter would try to read."""
+        training, trainer = self.training, self._trainer
+        self.eval()
+        self.trainer = None
+        Module._exporting = True
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            Module._exporting = False
+            self.train(training)
+            self.trainer = trainer
+
+    @on_the_class
     def load_from_checkpoint(
         cls: type[T],
         checkpoint_path: Path | IO[bytes],
@@ -481,7 +581,8 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy or a pickle of the module must not drag the Trainer, its loaders and its loggers along.
-        return {**self.__dict__, "_trainer": None}
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("_compiler", "log", "log_dict")}
+        return {**kept, "_trainer": None}
 
 
 def _unwrapped(optimizer: Optimizer | LightningOptimizer) -> Optimizer:

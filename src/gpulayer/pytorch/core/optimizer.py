@@ -156,6 +156,11 @@ def read_scheduler(given: Any, monitor: str | None, automatic: bool) -> LRSchedu
         raise MisconfigurationException(
             f"`configure_optimizers` gave {config.scheduler!r} as a scheduler; a scheduler has a `step` method."
         )
+    if not all(callable(getattr(config.scheduler, name, None)) for name in ("state_dict", "load_state_dict")):
+        raise MisconfigurationException(
+            f"The scheduler {type(config.scheduler).__name__} has no `state_dict` and `load_state_dict`, which "
+            "checkpoints need: define them; they may return and take an empty dict."
+        )
     if config.interval not in ("epoch", "step"):
         raise MisconfigurationException(f"The scheduler's 'interval' is {config.interval!r}; it is 'epoch' or 'step'.")
     if isinstance(config.frequency, bool) or not isinstance(config.frequency, int) or config.frequency < 1:

@@ -16,6 +16,23 @@ from gpulayer.pytorch.core.hparams import INIT_ARGUMENTS, HyperparametersMixin, 
 T = TypeVar("T", bound=HyperparametersMixin)
 
 
+class on_the_class(classmethod):  # type: ignore[type-arg]
+    """A class method that says so when it is called on an object, where its result would be easily overlooked."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        bound = super().__get__(instance, owner)
+        if instance is None:
+            return bound
+
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            raise TypeError(
+                f"`{bound.__name__}` makes a new object: call it on the class and take what it returns, "
+                f"`model = {type(instance).__name__}.{bound.__name__}(...)`."
+            )
+
+        return refuse
+
+
 def make_from_checkpoint(
     cls: type[T],
     path: Any,

@@ -7,6 +7,8 @@ import os
 from argparse import Namespace
 from typing import Any
 
+from torch import Tensor
+
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.core.saving import save_hparams
 from gpulayer.pytorch.loggers.logger import Logger
@@ -28,6 +30,7 @@ class ExperimentWriter:
     NAME_HPARAMS_FILE = "hparams.yaml"
 
     def __init__(self, log_dir: str, flush_every: int = 1) -> None:
+        self._file: Any = None
         self.log_dir = log_dir
         os.makedirs(log_dir, exist_ok=True)
         self.metrics_file_path = os.path.join(log_dir, self.NAME_METRICS_FILE)
@@ -36,7 +39,6 @@ class ExperimentWriter:
         self._unflushed = 0
         self._columns = _read_header(self.metrics_file_path)
         self._rows = 0
-        self._file: Any = None
 
     def log_hparams(self, params: dict[str, Any]) -> None:
         """Keep hyperparameters for `hparams.yaml`."""
@@ -82,6 +84,9 @@ class ExperimentWriter:
             self.hparams = {}
         self.flush()
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """Close the file; the next row opens it again."""
         if self._file is not None:
@@ -90,7 +95,7 @@ class ExperimentWriter:
 
 
 def _text(value: Any) -> Any:
-    return "" if value is None else value
+    return "" if value is None else value.item() if isinstance(value, Tensor) else value
 
 
 def _read_header(path: str) -> list[str]:

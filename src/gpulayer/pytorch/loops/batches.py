@@ -104,6 +104,7 @@ class HandedOver:
         self._inner = inner
         self._dataloader_idx = dataloader_idx
         self._ahead: Any = None
+        self.batch: Any = None  # the one that was last taken
 
     def has_more(self) -> bool:
         """Whether there is another batch; it is fetched to know."""
@@ -117,5 +118,5 @@ class HandedOver:
     def __next__(self) -> tuple[Any, int, int]:
         if not self.has_more():
             raise StopIteration
-        (batch, i), self._ahead = self._ahead, None
-        return batch, i, self._dataloader_idx
+        (self.batch, i), self._ahead = self._ahead, None
+        return self.batch, i, self._dataloader_idx

@@ -31,7 +31,7 @@ def fit(run: Run) -> None:
         return
     hooks.on_train_start()
     while at.mid_epoch or not run.done():
-        more = start_epoch(run)
+        more, before = start_epoch(run), at.batch
         train, accumulate, skipped = run.train, run.trainer.accumulate_grad_batches, False
         for batch, i in train if more else ():
             at.last_batch = train.is_last
@@ -51,6 +51,8 @@ def fit(run: Run) -> None:
                     hooks.on_before_optimizer_step(run.optimizer)
                     run.clip(run.optimizer)
                     run.optimizer_step()
+            if train.as_iterator:
+                at.last_batch = train.is_last  # the step may have fetched several
             at.step += step_now and not run.manual
             at.batch_done(step_now)
             if schedulers.by_step and step_now and not run.step_skipped():
@@ -64,6 +66,9 @@ def fit(run: Run) -> None:
             if finish_batch(run, step_now):
                 break
         finish_epoch(run, skipped)
+        if more and not skipped and at.batch == before and run.trainer.max_epochs == -1:
+            rank_zero_warn("The training loader gave no batches in this epoch, so training ends: is it used up?")
+            break
     hooks.on_train_end()
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gpulayer.fabric.utilities.exceptions import InvalidValueError, MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
+from gpulayer.pytorch.loops.batches import HandedOver
 from gpulayer.pytorch.loops.slots import (
     PLACES,
     REDUCTIONS,
@@ -203,6 +204,8 @@ class Results:
         if self.batch_size is None:
             if self.batch is None:
                 return 1
+            if isinstance(self.batch, HandedOver):  # the step fetches batches itself, perhaps several
+                return self._size_of(self.batch.batch)
             self.batch_size = self._size_of(self.batch)
         return self.batch_size
 

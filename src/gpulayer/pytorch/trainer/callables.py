@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import LBFGS
 
 from gpulayer.fabric.precision import Precision
+from gpulayer.fabric.strategies import Strategy
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.seed import isolate_rng
 from gpulayer.pytorch.core.hooks import overridden
@@ -39,6 +40,20 @@ def in_precision(step: Callable[..., Any], precision: Precision, takes: int, giv
             return step(*args[:takes])
 
     return call
+
+
+def compiled_step(strategy: Strategy, module: Module, name: str) -> Callable[..., Any]:
+    """The step `name` to call: compiled, if the user gave the Trainer `torch.compile(module)`.
+
+    `self.log` is left out of what is compiled, also where the user compiled the step: the graph is cut there.
+    """
+    step = strategy.step_method(module, name)
+    compiler = module._compiler
+    if compiler is not None or hasattr(step, "_torchdynamo_orig_callable"):
+        for logging in ("log", "log_dict"):
+            if logging not in module.__dict__:
+                module.__dict__[logging] = torch.compiler.disable(getattr(module, logging))
+    return step if compiler is None else compiler(step)
 
 
 def resolve_training(run: Run, step: Callable[..., Any], takes: int) -> None:
@@ -128,8 +143,10 @@ def evaluation_context(trainer: Any, within_fit: bool) -> Callable[[], AbstractC
         before = trainer.state.stage
         if before is RunningStage.TRAINING:
             trainer.state.stage = RunningStage.VALIDATING
-        with isolate_rng(), torch.no_grad():
+        with isolate_rng() as states, torch.no_grad():
+            trainer.training_rng = states  # what a checkpoint that is written meanwhile holds
             yield
+        trainer.training_rng = None
         trainer.state.stage = before
 
     return context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from typing import Any
 
 import gpulayer
@@ -42,7 +43,7 @@ def dump(run: Run, weights_only: bool) -> dict[str, Any]:
             "version": gpulayer.__version__,
             "position": at.position,
             "metrics": {name: float(value) for name, value in run.results.refresh().callback.items()},
-            "rng": collect_rng_states(),
+            "rng": trainer.training_rng or collect_rng_states(),
         },
     }
     if not weights_only:
@@ -66,7 +67,23 @@ def dump(run: Run, weights_only: bool) -> dict[str, Any]:
 
 def _add_hparams(checkpoint: dict[str, Any], owner: HyperparametersMixin) -> None:
     checkpoint[owner.CHECKPOINT_HYPER_PARAMS_NAME] = owner._hparams_name
-    checkpoint[owner.CHECKPOINT_HYPER_PARAMS_KEY] = dict(owner.hparams)
+    kept = {name: value for name, value in owner.hparams.items() if _can_be_saved(value)}
+    if left := sorted(set(owner.hparams) - set(kept)):
+        rank_zero_warn(
+            f"The hyperparameters {left} of `{type(owner).__name__}` cannot be pickled and are left out of checkpoints; "
+            f"to leave them out without this warning: `save_hyperparameters(ignore={left})`."
+        )
+    checkpoint[owner.CHECKPOINT_HYPER_PARAMS_KEY] = kept
+
+
+def _can_be_saved(value: Any) -> bool:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return True
+    try:
+        pickle.dumps(value)
+    except Exception:  # whatever the object's own code raises
+        return False
+    return True
 
 
 def restore_objects(run: Run, checkpoint: dict[str, Any]) -> None:
@@ -113,6 +130,11 @@ def restore_training(run: Run, checkpoint: dict[str, Any]) -> None:
         raise MisconfigurationException(
             f"The checkpoint {run.trainer.ckpt_path!r} was saved with weights only, so training cannot go on from it. "
             "Load the weights with `load_from_checkpoint` and start anew, or give a full checkpoint."
+        )
+    if run.trainer.max_epochs != -1 and run.progress.epoch > run.trainer.max_epochs:
+        raise MisconfigurationException(
+            f"The checkpoint {run.trainer.ckpt_path!r} was written after {run.progress.epoch} epochs, and "
+            f"`Trainer(max_epochs={run.trainer.max_epochs})` allows fewer: raise `max_epochs`, which counts all epochs."
         )
     for name, objects, states in (
         ("optimizers", run.optimizers, checkpoint["optimizer_states"]),

@@ -133,21 +133,21 @@ def has_what_it_needs(call: str, module: Module, source: Source) -> None:
         )
 
 
-def is_module(module: Any, call: str) -> None:
-    """Raise unless it is a Module.
+def as_module(given: Any, call: str) -> Module:
+    """The Module in what the user passed: itself, or the one that was compiled by `torch.compile(module)`.
 
     Raises:
         TypeError: it is something else.
     """
-    if isinstance(module, Module):
-        return
-    inner = getattr(module, "_orig_mod", None)
-    hint = (
-        " Compile inside it, in `configure_model`, rather than the module itself." if isinstance(inner, Module) else ""
-    )
+    compiled = getattr(given, "_orig_mod", None)
+    if isinstance(compiled, Module):  # its steps are compiled in the same way when the run is prepared
+        compiled.__dict__["_compiler"] = given.dynamo_ctx
+        return compiled
+    if isinstance(given, Module):
+        return given
     raise TypeError(
-        f"`trainer.{call}` takes a `gpulayer.pytorch.Module` (= LightningModule); got {type(module).__module__}."
-        f"{type(module).__qualname__}.{hint}"
+        f"`trainer.{call}` takes a `gpulayer.pytorch.Module` (= LightningModule); got {type(given).__module__}."
+        f"{type(given).__qualname__}."
     )
 
 
@@ -217,7 +217,7 @@ def validation_interval(interval: Any, every_n_epochs: int | None) -> None:
             )
         return
     if isinstance(interval, (str, dict, timedelta)):
-        if read_duration(interval).total_seconds() <= 0:
+        if read_duration(interval, "val_check_interval").total_seconds() <= 0:
             raise MisconfigurationException(f"`Trainer(val_check_interval={interval!r})`: give a time above zero.")
         return
     good = not isinstance(interval, bool) and (

@@ -36,7 +36,7 @@ def configure_optimizers(run: Run) -> None:
     run.scheduler_configs = configured.schedulers
     run.schedulers = Schedulers() if run.manual else Schedulers.of(configured.schedulers)
     takes, _ = checks.step_arguments(module.training_step, "training_step", 1)
-    callables.resolve_training(run, strategy.step_method(module, "training_step"), takes)
+    callables.resolve_training(run, callables.compiled_step(strategy, module, "training_step"), takes)
     if run.manual:
         for name in ("gradient_clip_val", "accumulate_grad_batches"):
             value = getattr(run.trainer, name)
@@ -205,7 +205,7 @@ def evaluation_of(run: Run, sources: Sources, fn: TrainerFn) -> Evaluation:
     evaluation = Evaluation(
         stage,
         batches,
-        callables.in_precision(strategy.step_method(module, name), strategy.precision, takes, most),
+        callables.in_precision(callables.compiled_step(strategy, module, name), strategy.precision, takes, most),
         name,
         counts,
         several=len(loaders) > 1,

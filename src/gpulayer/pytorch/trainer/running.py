@@ -84,7 +84,7 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
         else:
             run.evaluation = evaluation_of(run, sources, fn)
         del loaded
-        with torch.autograd.set_detect_anomaly(trainer.detect_anomaly):
+        with torch.enable_grad(), torch.autograd.set_detect_anomaly(trainer.detect_anomaly):
             yield run
         if fn is TrainerFn.FITTING:
             run.hooks.on_fit_end()

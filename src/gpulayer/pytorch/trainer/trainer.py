@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from math import ceil, inf
@@ -66,7 +66,7 @@ class Trainer:
     Args:
         accelerator: "auto" (a GPU if there is one), "cpu", "gpu", "cuda", "mps", or an Accelerator.
         strategy: "auto", or a Strategy.
-        devices: how many, which ([0], "0"), -1 or "auto".
+        devices: how many, which ([0], "0,1"), -1 for all, or "auto".
         num_nodes: machines.
         precision: 32 or "32-true"; "bf16" or "bf16-mixed"; or a Precision.
         logger: None or True writes `metrics.csv`; False nothing; or a Logger or several.
@@ -198,6 +198,7 @@ class Trainer:
         self.state = TrainerState()
         self.progress = Progress()
         self.should_stop = False
+        self.training_rng: dict[str, Any] | None = None  # set while a validation within `fit` draws random numbers
         self.ckpt_path: str | None = None
         self.results = Results(torch.device("cpu"))
         self.lightning_module: Any = None
@@ -306,7 +307,7 @@ class Trainer:
             if any(isinstance(callback, Timer) for callback in given):
                 rank_zero_warn("`Trainer(max_time=...)` is ignored, for `callbacks` holds a Timer.")
             else:
-                given.append(Timer(max_time, interval="step"))
+                given.append(Timer(read_duration(max_time, "max_time"), interval="step"))
         return order(given)
 
     # -- the four calls ----------------------------------------------------------------------------------------------
@@ -333,7 +334,7 @@ class Trainer:
         Raises:
             MisconfigurationException: something is missing or does not fit; the message says what to do.
         """
-        checks.is_module(model, "fit")
+        model = checks.as_module(model, "fit")
         train_dataloaders, datamodule = _datamodule_first(train_dataloaders, datamodule, val_dataloaders)
         sources = Sources.of(model, datamodule, train=train_dataloaders, val=val_dataloaders)
         self.should_stop = False
@@ -428,8 +429,7 @@ class Trainer:
 
     def _module_for(self, call: str, model: Module | None) -> tuple[Module, bool]:
         if model is not None:
-            checks.is_module(model, call)
-            return model, True
+            return checks.as_module(model, call), True
         if self.lightning_module is None:
             raise TypeError(
                 f"`trainer.{call}()` without a model uses that of the last call, and there was none: pass one."
@@ -575,12 +575,12 @@ class Trainer:
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
         """The newest value of everything logged, for callbacks to decide on."""
-        return _tensors(self.results.refresh().callback)
+        return _as_tensors(self.results.refresh().callback)
 
     @property
     def logged_metrics(self) -> dict[str, Tensor]:
         """The newest value of what goes to loggers."""
-        return _tensors(self.results.refresh().logged)
+        return _as_tensors(self.results.refresh().logged)
 
     @property
     def progress_bar_metrics(self) -> dict[str, float]:
@@ -670,8 +670,12 @@ class Trainer:
 
     @property
     def logger(self) -> Logger | None:
-        """The first logger."""
+        """The first logger. Setting it replaces all."""
         return self.loggers[0] if self.loggers else None
+
+    @logger.setter
+    def logger(self, logger: Logger | None) -> None:
+        self.loggers = [] if logger is None else [logger]
 
     @property
     def default_root_dir(self) -> str:
@@ -683,6 +687,8 @@ class Trainer:
         """The folder of this run."""
         if self.loggers:
             first = self.loggers[0]
+            if isinstance(first, CSVLogger) and first.name is None:  # named after the module, when one is run
+                return first.save_dir
             return getattr(first, "log_dir", None) or first.save_dir or self.default_root_dir
         return self.default_root_dir
 
@@ -791,11 +797,15 @@ def read_interval(interval: Any) -> int | float | timedelta:
     """`val_check_interval` as a number of batches, a fraction of an epoch, or a time."""
     if interval is None:
         return 1.0
-    return interval if isinstance(interval, (int, float)) else read_duration(interval)
+    return interval if isinstance(interval, (int, float)) else read_duration(interval, "val_check_interval")
 
 
-def _tensors(metrics: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name: value if isinstance(value, Tensor) else torch.tensor(value) for name, value in metrics.items()}
+def _as_tensors(metrics: dict[str, Any]) -> dict[str, Tensor]:
+    """The same dict, with its numbers made tensors in place: a callback may add to it, and others see that."""
+    for name, value in metrics.items():
+        if not isinstance(value, Tensor):
+            metrics[name] = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+    return metrics
 
 
 def _datamodule_first(loaders: Any, datamodule: DataModule | None, *others: Any) -> tuple[Any, DataModule | None]:
