@@ -11,6 +11,7 @@ LAST = "last.ckpt is the newest state, written at every save event (Lightning is
 ACROSS = "`frequency` of a step scheduler counts across epochs (Lightning issue 17544)"
 RECOVERS = "EarlyStopping before min_epochs is evaluated again afterwards (Lightning issue 19966)"
 ITERATOR = "a step that takes the iterator gets the ordinary hooks and indices; Lightning calls its own experimental"
+RESTORED = "after an error in a validation the model is back in its modes, so that the next fit trains with dropout"
 NOTHING = "nothing to predict is an empty list, which can be iterated, rather than None"
 CARRIED = "a checkpoint carries the metrics, for what was due when it was written (Lightning issues 20277, 21938)"
 
@@ -23,6 +24,8 @@ HOOK_ORDER = {
     "checkpoint_only_last": LAST,
     "training_step_takes_iterator": ITERATOR,
 }
+
+STATE = {"exception_in_validation_step": RESTORED}
 
 WEIGHTS = {
     "accumulation_ragged": RAGGED,

@@ -139,6 +139,13 @@ def test_a_step_that_takes_the_iterator_has_the_ordinary_hooks(outcome: Outcomes
     assert sum("transfer_batch_to_device" in event for event in events) >= len(steps)
 
 
+def test_an_error_in_a_validation_leaves_the_model_in_its_modes(outcome: Outcomes) -> None:
+    """What on_exception sees; in Lightning the model stays in eval mode, and the next fit trains without dropout."""
+    ours, theirs = (outcome(library, "exception_in_validation_step").views[-1] for library in (GPULAYER, LIGHTNING))
+    assert "train=True" in ours
+    assert "train=False" in theirs
+
+
 def test_evaluating_nothing_answers_with_empty_collections(outcome: Outcomes) -> None:
     """With a limit of 0, validate and test give no numbers, and predict no predictions."""
     assert outcome(GPULAYER, "evaluation_limited_zero").returned == [{}, {}, []]
@@ -148,6 +155,7 @@ def test_each_difference_names_a_scenario() -> None:
     """A renamed scenario must not leave its exception behind."""
     named = {
         *differences.HOOK_ORDER,
+        *differences.STATE,
         *differences.WEIGHTS,
         *differences.NOTES,
         *differences.COUNTERS,

@@ -42,6 +42,10 @@ def resolve_accelerator(accelerator: str | Accelerator) -> Accelerator:
     """
     if isinstance(accelerator, Accelerator):
         return accelerator
+    if not isinstance(accelerator, str):
+        raise MisconfigurationException(
+            f"`accelerator={accelerator!r}`: give a name such as 'auto', 'cpu' or 'gpu', or an Accelerator."
+        )
     gpus: list[type[Accelerator]] = [kind for kind in (CUDAAccelerator, MPSAccelerator) if kind.is_available()]
     if accelerator == "auto":
         return gpus[0]() if gpus else CPUAccelerator()
@@ -106,7 +110,7 @@ def resolve_strategy(
         MisconfigurationException: an argument that cannot be had here, with what can.
     """
     if isinstance(strategy, Strategy):
-        return strategy
+        return _completed(strategy, accelerator, devices, precision, plugins)
     if strategy not in ("auto", "single_device"):
         raise MisconfigurationException(
             f"`strategy={strategy!r}` is not available in this version, which trains on one device: "
@@ -131,6 +135,27 @@ def resolve_strategy(
     return SingleDeviceStrategy(
         chosen[0], resolved, found_precision or resolve_precision(precision, chosen[0].type), checkpoint_io
     )
+
+
+def _completed(
+    strategy: Strategy, accelerator: str | Accelerator, devices: int | str | list[int], precision: Any, plugins: Any
+) -> Strategy:
+    """A strategy that the user made, with what else was given; it must not contradict it."""
+    if accelerator != "auto" and type(resolve_accelerator(accelerator)) is not type(strategy.accelerator):
+        raise MisconfigurationException(
+            f"`accelerator={accelerator!r}`, but the {type(strategy).__name__} in `strategy` runs on "
+            f"{strategy.accelerator.name!r}: leave one out."
+        )
+    if devices not in ("auto", 1, "1") and devices != [strategy.root_device.index]:
+        raise MisconfigurationException(
+            f"`devices={devices!r}`, but the {type(strategy).__name__} in `strategy` has its own device: leave one out."
+        )
+    found_precision, checkpoint_io = _sort_plugins(plugins)
+    if found_precision is not None or precision is not None:
+        strategy.precision = found_precision or resolve_precision(precision, strategy.root_device.type)
+    if checkpoint_io is not None:
+        strategy.checkpoint_io = checkpoint_io
+    return strategy
 
 
 def _sort_plugins(plugins: Any) -> tuple[Precision | None, CheckpointIO | None]:

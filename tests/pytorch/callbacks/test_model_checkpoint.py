@@ -175,6 +175,14 @@ def test_last_under_another_name() -> None:
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_template_that_names_no_metric_is_said() -> None:
+    """A typo would otherwise go unnoticed: the name counts as 0, as in Lightning."""
+    saver = ModelCheckpoint("saved", filename="{missing:.1f}")
+    with pytest.warns(UserWarning, match="names 'missing', which was not logged"):
+        trainer(callbacks=[saver]).fit(Scored([1.2346]), loader(), loader())
+    assert Path(saver.best_model_path).name == "missing=0.0.ckpt"
+
+
 @pytest.mark.parametrize(
     ("template", "insert", "name"),
     [
@@ -185,7 +193,6 @@ def test_last_under_another_name() -> None:
         ("model-{epoch:02d}-{score:.2f}", False, "model-00-1.23"),
         ("{step:08d}_{score:.3e}", False, "00000004_1.235e+00"),
         ("{score:+.1f}", False, "+1.2"),
-        ("{missing:.1f}", True, "missing=0.0"),
         ("val={val/acc:.1f}", False, "val=0.5"),
         ("{{literal}}-{epoch}", True, "{literal}-epoch=0"),
     ],

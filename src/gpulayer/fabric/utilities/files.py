@@ -36,9 +36,9 @@ def _save_locally(content: dict[str, Any], target: str) -> None:
 
 @contextmanager
 def replaced_whole(target: str) -> Iterator[IO[bytes]]:
-    """A new file beside `target`, which is flushed to the disk and renamed onto it when the block ends without error."""
+    """A new file beside `target`, flushed to the disk and renamed onto it when the block ends without error."""
     folder = os.path.dirname(target) or "."
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{os.path.basename(target)}.", suffix=".part")
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
             yield file

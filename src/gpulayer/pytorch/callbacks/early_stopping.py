@@ -70,6 +70,13 @@ class EarlyStopping(Monitor):
             raise MisconfigurationException(f"`EarlyStopping(patience={patience!r})`: give a number of checks from 0.")
         if not isinstance(monitor, str):
             raise MisconfigurationException(f"`EarlyStopping(monitor={monitor!r})`: give the name of a logged metric.")
+        for name, value in (
+            ("min_delta", min_delta),
+            ("stopping_threshold", stopping_threshold),
+            ("divergence_threshold", divergence_threshold),
+        ):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+                raise MisconfigurationException(f"`EarlyStopping({name}={value!r})`: give a number.")
         self.monitor = monitor
         self.min_delta = abs(min_delta)
         self.patience = patience

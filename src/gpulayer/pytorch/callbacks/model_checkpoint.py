@@ -91,6 +91,19 @@ class ModelCheckpoint(Checkpoint):
             raise MisconfigurationException(
                 f"`ModelCheckpoint(save_last={save_last!r})`: choose True, False or 'link'."
             )
+        if train_time_interval is not None and not isinstance(train_time_interval, timedelta):
+            raise MisconfigurationException(
+                f"`ModelCheckpoint(train_time_interval={train_time_interval!r})`: give a timedelta, such as "
+                "`timedelta(minutes=30)`."
+            )
+        if monitor is not None and not isinstance(monitor, str):
+            raise MisconfigurationException(
+                f"`ModelCheckpoint(monitor={monitor!r})`: give the name of a logged metric."
+            )
+        if dirpath is not None and not isinstance(dirpath, (str, os.PathLike)):
+            raise MisconfigurationException(f"`ModelCheckpoint(dirpath={dirpath!r})`: give a folder.")
+        _check_template(filename)
+        self._unknown_told = False
         self.dirpath = None if dirpath is None else os.fspath(dirpath)
         if self.dirpath is not None and "://" not in self.dirpath:
             self.dirpath = os.path.realpath(os.path.expanduser(self.dirpath))
@@ -130,7 +143,7 @@ class ModelCheckpoint(Checkpoint):
                 f"ModelCheckpoint takes one interval, but got {' and '.join(given)}: use a ModelCheckpoint for each."
             )
         for name, value in (("every_n_train_steps", steps), ("every_n_epochs", epochs)):
-            if value is not None and value < 0:
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
                 raise MisconfigurationException(f"`ModelCheckpoint({name}={value})`: give a number from 0.")
         self._every_n_train_steps = steps or 0
         self._train_time_interval = time
@@ -320,7 +333,9 @@ class ModelCheckpoint(Checkpoint):
             logger.after_save_checkpoint(self)
 
     def _remove(self, trainer: Trainer, path: str) -> None:
-        if trainer.is_global_zero:
+        """Delete a file of this callback's own folder; never the one that the run was resumed from."""
+        own = os.path.dirname(path) == (self.dirpath or "").rstrip("/")
+        if trainer.is_global_zero and own and path != trainer.ckpt_path:
             trainer.strategy.checkpoint_io.remove_checkpoint(path)
 
     # -- where -------------------------------------------------------------------------------------------------------
@@ -362,6 +377,13 @@ class ModelCheckpoint(Checkpoint):
         for literal, name, specification, _ in Formatter().parse(template):
             parts.append(literal)
             if name is not None:
+                if name not in metrics and not self._unknown_told:
+                    self._unknown_told = True
+                    rank_zero_warn(
+                        f"ModelCheckpoint's filename {template!r} names {name!r}, which was not logged and counts "
+                        "as 0; "
+                        f"there are {sorted(metrics)}."
+                    )
                 value = metrics.get(name, 0)
                 value = value.item() if isinstance(value, Tensor) else value
                 if (specification or "").endswith("d"):
@@ -424,6 +446,22 @@ class ModelCheckpoint(Checkpoint):
                 f"{self.dirpath!r}: of its files only the best one's path is taken over."
             )
         self.best_model_path = state_dict["best_model_path"]
+
+
+def _check_template(template: Any) -> None:
+    """Raise unless a number can be put into each field of the template."""
+    if template is None:
+        return
+    try:
+        for _, name, specification, _ in Formatter().parse(template):
+            if name is not None:
+                format(0 if (specification or "").endswith("d") else 0.0, specification or "")
+    except (TypeError, ValueError) as error:
+        raise MisconfigurationException(
+            f"`ModelCheckpoint(filename={template!r})` is no template ({error}): write names of metrics in "
+            "braces, such "
+            "as 'model-{epoch:02d}-{val_loss:.2f}'."
+        ) from error
 
 
 def _link(source: str, target: str) -> None:

@@ -20,21 +20,21 @@ _UNITS = {"weeks", "days", "hours", "minutes", "seconds", "milliseconds", "micro
 STAGES = ("train", "sanity_check", "validate", "test", "predict")
 
 
-def read_duration(duration: str | timedelta | dict[str, int], argument: str = "duration") -> timedelta:
-    """A duration from "DD:HH:MM:SS", a timedelta, or a dict of its arguments; `argument` is named in an error.
+def read_duration(duration: str | timedelta | dict[str, int], argument: str = "duration={!r}") -> timedelta:
+    """A duration from "DD:HH:MM:SS", a timedelta, or a dict of its arguments; `argument` is how an error shows it.
 
     Raises:
         MisconfigurationException: it is none of these.
     """
-    if isinstance(duration, timedelta):
+    if isinstance(duration, dict) and duration and set(duration) <= _UNITS:
+        duration = timedelta(**duration)
+    if isinstance(duration, timedelta) and duration >= timedelta(0):
         return duration
-    if isinstance(duration, dict) and set(duration) <= _UNITS:
-        return timedelta(**duration)
     match = re.fullmatch(r"(\d+):(\d\d):(\d\d):(\d\d)", duration.strip()) if isinstance(duration, str) else None
     if match is None:
         raise MisconfigurationException(
-            f"`{argument}={duration!r}` is no duration: give 'DD:HH:MM:SS' such as '00:12:00:00', a timedelta, or a dict such as "
-            "{'hours': 12}."
+            f"`{argument.format(duration)}` is no duration: give 'DD:HH:MM:SS' such as '00:12:00:00', a timedelta, or "
+            "a dict such as {'hours': 12}."
         )
     days, hours, minutes, seconds = map(int, match.groups())
     return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)

@@ -38,6 +38,10 @@ class DataModule(DataHooks, HyperparametersMixin):
         self.prepare_data_per_node = True
         self.trainer: Trainer | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy or a pickle, as worker processes get it, must not drag the Trainer along.
+        return {**self.__dict__, "trainer": None}
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint is to keep of the data's state."""
         return {}

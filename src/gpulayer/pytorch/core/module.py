@@ -331,6 +331,8 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
         if trainer is None:
             rank_zero_warn(f"`self.log_dict({list(dictionary)})` outside a Trainer's run is ignored.")
             return
+        if not isinstance(dictionary, Mapping):
+            raise MisconfigurationException(f"`self.log_dict` takes a dict of names and values; got {dictionary!r}.")
         options = (prog_bar, logger, on_step, on_epoch, reduce_fx, add_dataloader_idx, rank_zero_only)
         for name, value in dictionary.items():
             trainer.results.log(name, value, options, batch_size)

@@ -67,7 +67,8 @@ def make_from_checkpoint(
     try:
         return cls(**arguments), checkpoint
     except TypeError as error:
-        if "argument" not in str(error) or "__init__" not in str(error):
+        raised_inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+        if raised_inside:
             raise
         raise MisconfigurationException(
             f"{cls.__name__} could not be made from {str(path)!r}: {error}. The checkpoint holds the hyperparameters "

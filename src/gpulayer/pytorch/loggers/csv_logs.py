@@ -38,6 +38,7 @@ class ExperimentWriter:
         self._flush_every = flush_every
         self._unflushed = 0
         self._columns = _read_header(self.metrics_file_path)
+        _end_last_row(self.metrics_file_path)
         self._rows = 0
 
     def log_hparams(self, params: dict[str, Any]) -> None:
@@ -51,7 +52,7 @@ class ExperimentWriter:
         if new:
             self._widen(new)
         if self._file is None:
-            self._file = open(self.metrics_file_path, "a", newline="")  # noqa: SIM115 - open as long as the run
+            self._file = open(self.metrics_file_path, "a", newline="", encoding="utf-8")  # noqa: SIM115 - open as long as the run
         csv.writer(self._file).writerow([_text(row.get(name)) for name in self._columns])
         self._rows += 1
         self._unflushed += 1
@@ -63,10 +64,10 @@ class ExperimentWriter:
         self._columns += first + [name for name in new if name not in first]
         self.close()
         temporary = f"{self.metrics_file_path}.part"
-        with open(temporary, "w", newline="") as target:
+        with open(temporary, "w", newline="", encoding="utf-8") as target:
             csv.writer(target).writerow(self._columns)
             if os.path.exists(self.metrics_file_path):
-                with open(self.metrics_file_path, newline="") as source:
+                with open(self.metrics_file_path, newline="", encoding="utf-8") as source:
                     next(source, None)
                     target.writelines(source)
         os.replace(temporary, self.metrics_file_path)
@@ -98,10 +99,19 @@ def _text(value: Any) -> Any:
     return "" if value is None else value.item() if isinstance(value, Tensor) else value
 
 
+def _end_last_row(path: str) -> None:
+    """A killed process may have left half a row: the next one must not be written into it."""
+    if os.path.exists(path) and os.path.getsize(path):
+        with open(path, "rb+") as file:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\r\n")
+
+
 def _read_header(path: str) -> list[str]:
     if not os.path.exists(path):
         return []
-    with open(path, newline="") as file:
+    with open(path, newline="", encoding="utf-8") as file:
         return next(csv.reader(file), [])
 
 
@@ -110,7 +120,7 @@ class CSVLogger(Logger):
 
     Args:
         save_dir: the folder of all experiments.
-        name: the folder of this experiment in it; None: named after the module by the Trainer.
+        name: the folder of this experiment in it; None for none.
         version: this run's folder: a number for `version_<number>`, or a name. Default: the next free number.
         prefix: put before each metric's name, with a "-".
         flush_logs_every_n_steps: rows are handed to the operating system every so many rows; with 1 a killed process
@@ -129,6 +139,7 @@ class CSVLogger(Logger):
     ) -> None:
         super().__init__()
         self._save_dir = os.fspath(save_dir)
+        self._root = os.path.abspath(os.path.expanduser(self._save_dir))  # the program may change its working folder
         self._name = name
         self._version = version
         self._prefix = prefix
@@ -149,7 +160,7 @@ class CSVLogger(Logger):
 
     @property
     def root_dir(self) -> str:
-        return os.path.join(self._save_dir, self._name or "")
+        return os.path.join(os.path.expanduser(self._save_dir), self._name or "")
 
     @property
     def version(self) -> int | str:
@@ -164,14 +175,13 @@ class CSVLogger(Logger):
 
     def _claim_version(self) -> int:
         """The next free number. Its folder is made at once, so that of two processes each gets its own."""
-        os.makedirs(self.root_dir, exist_ok=True)
-        taken = [
-            int(name[8:]) for name in os.listdir(self.root_dir) if name.startswith("version_") and name[8:].isdigit()
-        ]
+        root = os.path.join(self._root, self._name or "")
+        os.makedirs(root, exist_ok=True)
+        taken = [int(name[8:]) for name in os.listdir(root) if name.startswith("version_") and name[8:].isdigit()]
         version = max(taken, default=-1) + 1
         while True:
             try:
-                os.mkdir(os.path.join(self.root_dir, f"version_{version}"))
+                os.mkdir(os.path.join(root, f"version_{version}"))
                 return version
             except FileExistsError:
                 version += 1
@@ -179,7 +189,8 @@ class CSVLogger(Logger):
     @property
     def experiment(self) -> ExperimentWriter:
         if self._experiment is None:
-            self._experiment = ExperimentWriter(self.log_dir, self._flush_every)
+            folder = os.path.relpath(self.log_dir, os.path.expanduser(self._save_dir))
+            self._experiment = ExperimentWriter(os.path.normpath(os.path.join(self._root, folder)), self._flush_every)
         return self._experiment
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:

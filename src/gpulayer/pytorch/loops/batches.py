@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 from gpulayer.pytorch.core.combined_loader import CombinedLoader
 
 END = object()
@@ -73,10 +74,18 @@ class Batches:
         return self._ahead(start) if self.length is None else self._known(start, self.length)
 
     def _known(self, start: int, length: int) -> Iterator[tuple[Any, int]]:
-        move, last = self.move, length - 1
+        move, last, i = self.move, length - 1, start - 1
         for i, batch in enumerate(islice(self._source(), start, length), start):
             self.is_last = i == last
             yield (batch if move is None else move(batch)), i
+        if i < last and last >= start:
+            rank_zero_warn(
+                f"A {type(self.loader).__name__} said that it has {length} batches and gave {i + 1}. What comes "
+                "after the "
+                "last batch (validation, schedulers, the rest of an accumulated step) was left out: give its "
+                "dataset the "
+                "right `__len__`, or none."
+            )
 
     def _ahead(self, start: int) -> Iterator[tuple[Any, int]]:
         source, move, i = islice(self._source(), start, self.limit), self.move, start

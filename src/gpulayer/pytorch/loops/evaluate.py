@@ -28,8 +28,7 @@ def evaluate(run: Run, evaluation: Evaluation | None, owed: bool = False) -> lis
     counts.start()
     if not any(batches.count for batches in evaluation.loaders):
         return [{} for _ in evaluation.loaders]
-    with evaluation.context():
-        set_back = evaluation.set_eval()
+    with evaluation.context(), evaluation.eval_mode():
         evaluation.on_start()
         evaluation.on_epoch_start()
         for index, batches in enumerate(evaluation.loaders):
@@ -51,8 +50,8 @@ def evaluate(run: Run, evaluation: Evaluation | None, owed: bool = False) -> lis
         if owed:
             at.position = Position.VALIDATED
         evaluation.on_end()
-        set_back()
-        return by_loader(results.close(evaluation.stage), len(evaluation.loaders))
+        metrics = results.close(evaluation.stage)
+    return by_loader(metrics, len(evaluation.loaders))
 
 
 def by_loader(metrics: dict[int | None, dict[str, float]], loaders: int) -> list[dict[str, float]]:

@@ -146,11 +146,10 @@ def start_epoch(run: Run) -> bool:
     run.train.start = at.batch_in_epoch
     if at.position == Position.EPOCH:
         return False
-    ended = at.mid_epoch and at.last_batch
-    if not ended:
+    if not at.ended:
         at.last_batch = False
         hooks.on_train_epoch_start()
-    return not finish_batch(run, step_now=True) and not ended
+    return not finish_batch(run, step_now=True) and not at.ended
 
 
 def finish_batch(run: Run, step_now: bool) -> bool:
@@ -180,7 +179,7 @@ def finish_epoch(run: Run, skipped: bool) -> None:
     stepped = at.step > at.epoch_start_step
     if skipped and stepped:  # the loop above moves them after the last batch, which did not come
         run.step_schedulers(schedulers.by_epoch, at.epoch + 1)
-    if at.last_batch or (skipped and stepped):
+    if at.ended or (skipped and stepped):
         run.step_schedulers(schedulers.plateau_by_epoch, at.epoch + 1)
     results.send_epoch("train", max(at.window - 1, 0), at.epoch)
     run.report_epoch()

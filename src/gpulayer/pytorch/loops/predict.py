@@ -26,8 +26,7 @@ def predict(run: Run, evaluation: Evaluation | None, keep: bool) -> list[list[An
     counts.start()
     if not any(batches.count for batches in evaluation.loaders):
         return kept
-    with evaluation.context():
-        set_back = evaluation.set_eval()
+    with evaluation.context(), evaluation.eval_mode():
         evaluation.on_start()
         evaluation.on_epoch_start()
         for index, batches in enumerate(evaluation.loaders):
@@ -43,5 +42,4 @@ def predict(run: Run, evaluation: Evaluation | None, keep: bool) -> list[list[An
         results.fx = None
         evaluation.on_epoch_end()
         evaluation.on_end()
-        set_back()
     return kept

@@ -48,6 +48,7 @@ class Progress:
         scheduler_steps: moves of schedulers.
         epoch_start_step: `step` at the start of this epoch.
         last_batch: whether the current batch is the epoch's last.
+        ended: whether that batch is done.
         position: what the last finished batch still owes.
         validation: of the validations within training.
     """
@@ -60,6 +61,7 @@ class Progress:
     scheduler_steps: int = 0
     epoch_start_step: int = 0
     last_batch: bool = False
+    ended: bool = False
     position: str = Position.READY
     validation: Evaluated = field(default_factory=Evaluated)
     validate: Evaluated = field(default_factory=Evaluated)
@@ -76,13 +78,19 @@ class Progress:
         self.batch += 1
         self.batch_in_epoch += 1
         self.window += step_due
+        self.ended = self.last_batch
         self.position = Position.BATCH
 
     def epoch_done(self) -> None:
         """Count an epoch."""
         self.epoch += 1
+        self.restart_epoch()
+
+    def restart_epoch(self) -> None:
+        """The next batch is the first of an epoch."""
         self.batch_in_epoch = 0
         self.epoch_start_step = self.step
+        self.ended = False
         self.position = Position.READY
 
 
@@ -116,7 +124,7 @@ def loops_state(at: Progress, manual: bool) -> dict[str, Any]:
             "epoch_loop.state_dict": {"_batches_that_stepped": at.window},
             "epoch_loop.batch_progress": {
                 **_counts(at.batch, at.batch_in_epoch, *_EVALUATION),
-                "is_last_batch": at.last_batch,
+                "is_last_batch": at.ended,
             },
             "epoch_loop.scheduler_progress": _counts(at.scheduler_steps, at.scheduler_steps, "ready", "completed"),
             "epoch_loop.automatic_optimization.state_dict": {},
@@ -152,6 +160,7 @@ def load_loops_state(at: Progress, checkpoint: dict[str, Any], position: str | N
         position: what our own checkpoints keep beyond Lightning's layout; None for one of Lightning's.
     """
     loop = checkpoint.get("loops", {}).get("fit_loop")
+    at.restart_epoch()
     if not loop:
         at.epoch = int(checkpoint.get("epoch", -1)) + 1
         at.step = at.window = at.epoch_start_step = int(checkpoint.get("global_step", 0))
@@ -164,7 +173,7 @@ def load_loops_state(at: Progress, checkpoint: dict[str, Any], position: str | N
     at.epoch = epochs["completed"]
     at.batch = batches["total"]["processed"]
     at.batch_in_epoch = batches["current"]["processed"]
-    at.last_batch = bool(batches.get("is_last_batch", False))
+    at.last_batch = at.ended = bool(batches.get("is_last_batch", False))
     at.step = automatic["total"]["completed"] + manual["total"]["completed"]
     at.epoch_start_step = at.step - automatic["current"]["completed"] - manual["current"]["completed"]
     at.window = loop["epoch_loop.state_dict"].get("_batches_that_stepped", at.step)
@@ -178,5 +187,4 @@ def load_loops_state(at: Progress, checkpoint: dict[str, Any], position: str | N
     else:
         at.position = Position.READY
         if epochs["completed"] == epochs["started"]:  # written between two epochs, or after the last
-            at.batch_in_epoch, at.last_batch = 0, False
-            at.epoch_start_step = at.step
+            at.restart_epoch()

@@ -110,7 +110,7 @@ class Results:
         """`Module.log`: note `value` in its slot. `options` are compared as a whole with those of the first call."""
         slot = self.slots.get((self.fx, name, self.loader))
         if slot is None or slot.options != options:
-            slot = self._new_slot(name, value, options)
+            slot = self._new_slot(name, value, options, batch_size)
         if type(value) is Tensor:
             value = value.detach()
             if value.dim():
@@ -125,7 +125,7 @@ class Results:
             slot.add(value, 1 if not slot.weighted else self._weight() if batch_size is None else batch_size)
             slot.filled = slot.dirty = True
 
-    def _new_slot(self, name: str, value: Any, options: Options) -> Slot:
+    def _new_slot(self, name: str, value: Any, options: Options, batch_size: int | None) -> Slot:
         """Check the arguments; this happens once for each name in each hook."""
         if not isinstance(name, str):
             raise MisconfigurationException(f"`self.log` takes a name as its first argument; got {name!r}.")
@@ -166,6 +166,8 @@ class Results:
             )
         cls = {"mean": Slot, "sum": SumSlot, "min": ExtremeSlot, "max": ExtremeSlot}.get(kind or "", FunctionSlot)
         self._scalar(name, value)
+        if batch_size is not None and not (isinstance(batch_size, (int, float)) and batch_size > 0):
+            raise InvalidValueError(f"`self.log({name!r}, batch_size={batch_size!r})`: give a number above zero.")
         slot = cls(name, self.loader, place, options, self.device)
         if not slot.on_step and not slot.on_epoch:
             raise MisconfigurationException(
@@ -189,6 +191,8 @@ class Results:
                     f"`self.log({name!r}, ...)` got a tensor of shape {tuple(value.shape)}; it takes one number: "
                     "log its mean, or each element under a name of its own."
                 )
+            if value.is_complex():
+                raise InvalidValueError(f"`self.log({name!r}, ...)` got a complex number; log its parts.")
             return value.detach().reshape(())
         if isinstance(value, Number) and not isinstance(value, complex):
             return float(value)  # type: ignore[arg-type]

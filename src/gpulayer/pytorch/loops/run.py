@@ -62,7 +62,7 @@ class Evaluation:
     step_name: str
     counts: Evaluated
     several: bool  # whether hooks are told which of several loaders a batch is from
-    set_eval: Callable[[], Callable[[], None]]  # puts the model into evaluation mode; returns what puts it back
+    eval_mode: Callable[[], AbstractContextManager[Any]]  # the model in evaluation mode, and put back
     context: Callable[[], AbstractContextManager[Any]]  # no gradients; inside fit the random state is kept, too
     on_start: Callable[..., Any] = nothing
     on_epoch_start: Callable[..., Any] = nothing

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import LBFGS
 
 from gpulayer.fabric.precision import Precision
@@ -152,23 +152,33 @@ def evaluation_context(trainer: Any, within_fit: bool) -> Callable[[], AbstractC
     return context
 
 
-def evaluation_mode(module: Module, stage: str) -> Callable[[], Callable[[], None]]:
-    """What puts the model into evaluation mode and returns what puts each submodule back into its own."""
+def evaluation_mode(module: Module, stage: str) -> Callable[[], AbstractContextManager[None]]:
+    """A context with the model in evaluation mode; each submodule is put back into its own, also after an error."""
     eval_hook, train_hook = f"on_{stage}_model_eval", f"on_{stage}_model_train"
     own_eval = getattr(module, eval_hook) if overridden(eval_hook, module, Module) else module.eval
     own_train = getattr(module, train_hook) if overridden(train_hook, module, Module) else None
 
-    def set_eval() -> Callable[[], None]:
+    @contextmanager
+    def context() -> Iterator[None]:
         training = [child for child in module.modules() if child.training]
         own_eval()
+        try:
+            yield
+        except BaseException:
+            set_training(training)
+            raise
+        if own_train is not None:
+            own_train()
+        else:
+            set_training(training)
 
-        def set_back() -> None:
-            for child in training:
-                child.training = True
+    return context
 
-        return own_train or set_back
 
-    return set_eval
+def set_training(modules: list[nn.Module]) -> None:
+    """Put each of these, and nothing below them, into training mode."""
+    for module in modules:
+        module.training = True
 
 
 def make_ordinary(module: Module) -> None:
@@ -177,9 +187,25 @@ def make_ordinary(module: Module) -> None:
     Modules cache tensors on first use (tables of cosines, masks). Made in inference mode, they would make a later `fit`
     fail in the backward pass (Lightning's issue 14497).
     """
+    seen: set[int] = set()
     with torch.no_grad():
         for child in module.modules():
-            for attributes in (child.__dict__, child._buffers):
-                for name, value in attributes.items():
-                    if isinstance(value, Tensor) and value.is_inference():
-                        attributes[name] = value.clone()
+            ordinary(child.__dict__, seen)
+
+
+MOST_ITEMS = 10_000  # a list or dict with more is data, and looking through it would take longer than it is worth
+
+
+def ordinary(value: Any, seen: set[int]) -> Any:
+    """The value without tensors of inference mode; lists and dicts are changed in place, `seen` ones are left."""
+    if isinstance(value, Tensor):
+        return value.clone() if value.is_inference() else value
+    if type(value) is tuple:
+        changed = tuple(ordinary(item, seen) for item in value)
+        return value if all(new is old for new, old in zip(changed, value, strict=True)) else changed
+    if isinstance(value, (dict, list)) and len(value) <= MOST_ITEMS and id(value) not in seen:
+        seen.add(id(value))
+        for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
+            if (new := ordinary(item, seen)) is not item:
+                value[key] = new
+    return value

@@ -16,6 +16,7 @@ from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.hparams import HyperparametersMixin
 from gpulayer.pytorch.loops.progress import load_loops_state, loops_state
 from gpulayer.pytorch.loops.run import Run
+from gpulayer.pytorch.trainer import checks
 
 # The layout is that of this version; Lightning reads it to know how to upgrade a file.
 LAYOUT_VERSION = "2.6.6"
@@ -70,8 +71,8 @@ def _add_hparams(checkpoint: dict[str, Any], owner: HyperparametersMixin) -> Non
     kept = {name: value for name, value in owner.hparams.items() if _can_be_saved(value)}
     if left := sorted(set(owner.hparams) - set(kept)):
         rank_zero_warn(
-            f"The hyperparameters {left} of `{type(owner).__name__}` cannot be pickled and are left out of checkpoints; "
-            f"to leave them out without this warning: `save_hyperparameters(ignore={left})`."
+            f"The hyperparameters {left} of `{type(owner).__name__}` cannot be pickled and are left out of "
+            f"checkpoints; to leave them out without this warning: `save_hyperparameters(ignore={left})`."
         )
     checkpoint[owner.CHECKPOINT_HYPER_PARAMS_KEY] = kept
 
@@ -192,6 +193,7 @@ def resolve_path(trainer: Any, path: Any, module_given: bool) -> str | None:
         return str(best)
     if path == "last":
         return find_last(savers, trainer)
+    checks.path("ckpt_path", path)
     return str(os.fspath(path))
 
 

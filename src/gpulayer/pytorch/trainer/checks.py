@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from difflib import get_close_matches
@@ -18,6 +19,20 @@ if TYPE_CHECKING:
     from gpulayer.pytorch.trainer.attach import Source
 
 
+# Arguments that Lightning has or had, and what to do here.
+_ELSEWHERE = {
+    "profiler": "profilers come with a later version.",
+    "model_registry": "model registries come with a later version.",
+    "resume_from_checkpoint": "pass `ckpt_path=` to `trainer.fit`.",
+    "gpus": "use `accelerator='gpu', devices=...`.",
+    "auto_lr_find": "the tuner comes with a later version.",
+    "auto_scale_batch_size": "the tuner comes with a later version.",
+    "weights_save_path": "use `default_root_dir`, or `ModelCheckpoint(dirpath=...)`.",
+    "checkpoint_callback": "use `enable_checkpointing`.",
+    "progress_bar_refresh_rate": "use `enable_progress_bar`.",
+}
+
+
 def unknown_arguments(given: Iterable[str], init: Callable[..., None]) -> None:
     """Raise for arguments that the Trainer's `init` does not have, with the nearest name.
 
@@ -29,6 +44,7 @@ def unknown_arguments(given: Iterable[str], init: Callable[..., None]) -> None:
     for name in given:
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean `{near[0]}`?" if near else f"it takes {', '.join(known)}."
+        hint = _ELSEWHERE.get(name, hint)
         raise TypeError(f"Trainer has no argument `{name}`; {hint}")
 
 
@@ -217,8 +233,7 @@ def validation_interval(interval: Any, every_n_epochs: int | None) -> None:
             )
         return
     if isinstance(interval, (str, dict, timedelta)):
-        if read_duration(interval, "val_check_interval").total_seconds() <= 0:
-            raise MisconfigurationException(f"`Trainer(val_check_interval={interval!r})`: give a time above zero.")
+        read_duration(interval, "Trainer(val_check_interval={!r})")
         return
     good = not isinstance(interval, bool) and (
         (isinstance(interval, int) and interval >= 1) or (isinstance(interval, float) and 0.0 < interval <= 1.0)
@@ -241,7 +256,8 @@ def clipping(value: Any, algorithm: Any) -> None:
     Raises:
         MisconfigurationException: it is not.
     """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is not None and not (number and value >= 0):  # NaN is not
         raise MisconfigurationException(f"`Trainer(gradient_clip_val={value!r})`: give a number from 0, or None.")
     if algorithm is not None and algorithm not in ("norm", "value"):
         raise MisconfigurationException(f"`Trainer(gradient_clip_algorithm={algorithm!r})`: choose 'norm' or 'value'.")
@@ -272,3 +288,24 @@ def nothing_beside_the_loop(**given: Any) -> None:
             f"`Trainer(barebones=True, {named})`: barebones measures the loop alone. Leave "
             f"{'them' if len(asked) > 1 else 'it'} out, or leave barebones out."
         )
+
+
+def yes_or_no(**given: Any) -> None:
+    """Raise unless each argument is True, False or None.
+
+    Raises:
+        MisconfigurationException: one is not.
+    """
+    for name, value in given.items():
+        if value not in (None, True, False) or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+            raise MisconfigurationException(f"`Trainer({name}={value!r})`: choose True or False.")
+
+
+def path(name: str, value: Any) -> None:
+    """Raise unless it is a path or None.
+
+    Raises:
+        MisconfigurationException: it is not.
+    """
+    if value is not None and not isinstance(value, (str, os.PathLike)):
+        raise MisconfigurationException(f"`{name}={value!r}`: give a path, as a string or a `pathlib.Path`.")

@@ -38,9 +38,9 @@ def configure_optimizers(run: Run) -> None:
     takes, _ = checks.step_arguments(module.training_step, "training_step", 1)
     callables.resolve_training(run, callables.compiled_step(strategy, module, "training_step"), takes)
     if run.manual:
-        for name in ("gradient_clip_val", "accumulate_grad_batches"):
+        for name, harmless in (("gradient_clip_val", (None, 0)), ("accumulate_grad_batches", (1,))):
             value = getattr(run.trainer, name)
-            if value not in (None, 1, 0):
+            if value not in harmless:
                 raise MisconfigurationException(
                     f"`Trainer({name}={value!r})` works in automatic optimization only: this module steps its "
                     "optimizers itself, so do it in `training_step` (there is `self.clip_gradients`)."
@@ -209,7 +209,7 @@ def evaluation_of(run: Run, sources: Sources, fn: TrainerFn) -> Evaluation:
         name,
         counts,
         several=len(loaders) > 1,
-        set_eval=callables.evaluation_mode(module, stage),
+        eval_mode=callables.evaluation_mode(module, stage),
         context=callables.evaluation_context(trainer, within_fit=fn is TrainerFn.FITTING),
     )
     evaluation.take_hooks(run.hooks)

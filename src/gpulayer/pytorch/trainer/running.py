@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.fabric.utilities.rank_zero import log
 from gpulayer.pytorch.core.callback import Callback, Checkpoint
 from gpulayer.pytorch.core.module import Module
 from gpulayer.pytorch.loops.hooks import Hooks
@@ -51,6 +53,7 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
     trainer.sources = sources
     try:
         checks.has_what_it_needs(stage, module, sources.of_call(stage))
+        trainer.name_default_logger(type(module).__name__)
         path = checkpoint.resolve_path(trainer, ckpt_path, module_given)
         trainer.ckpt_path = path
         take_module(trainer, module)
@@ -59,6 +62,8 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
         trainer._run = trainer._last = run
         if fn is TrainerFn.FITTING:
             trainer._fitted = run
+            if path is None:
+                trainer.progress.restart_epoch()  # which an error may have broken off
         prepare_data(trainer, module, sources)
         strategy.setup_environment()
         set_up(trainer, module, stage)
@@ -88,23 +93,33 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
             yield run
         if fn is TrainerFn.FITTING:
             run.hooks.on_fit_end()
-        elif trainer.inference_mode:
-            callables.make_ordinary(module)
         tear_down(trainer, module, stage)
         trainer.state.status = TrainerStatus.FINISHED
     except BaseException as error:
         trainer.state.status = TrainerStatus.INTERRUPTED
-        for callback in trainer.callbacks:
-            callback.on_exception(trainer, module, error)
-        if sources.datamodule is not None:
-            sources.datamodule.on_exception(error)
-        for logger in trainer.loggers:
-            logger.finalize("failed")
+        tell(trainer, module, error)
         raise
     finally:
+        if fn is not TrainerFn.FITTING and trainer.inference_mode:
+            callables.make_ordinary(module)
         leave_device(trainer, module)
         trainer._run = None
         trainer.state.stage = None
+
+
+def tell(trainer: Any, module: Module, error: BaseException) -> None:
+    """Tell the callbacks, the datamodule and the loggers of an error; one that fails does not hide it."""
+    told: list[Callable[[], None]] = [
+        partial(callback.on_exception, trainer, module, error) for callback in trainer.callbacks
+    ]
+    if trainer.sources.datamodule is not None:
+        told.append(partial(trainer.sources.datamodule.on_exception, error))
+    told += [partial(logger.finalize, "failed") for logger in trainer.loggers]
+    for call in told:
+        try:
+            call()
+        except Exception:
+            log.exception("While the error that follows was being reported, another one occurred:")
 
 
 # -- before the data ---------------------------------------------------------------------------------------------------
@@ -117,9 +132,12 @@ def take_module(trainer: Any, module: Module) -> None:
     trainer.datamodule = trainer.sources.datamodule
     if trainer.datamodule is not None:
         trainer.datamodule.trainer = trainer
-    trainer.name_default_logger(type(module).__name__)
     brought = module.configure_callbacks()
-    brought = [brought] if isinstance(brought, Callback) else list(brought)
+    brought = [brought] if isinstance(brought, Callback) else list(brought or [])
+    if strange := [callback for callback in brought if not isinstance(callback, Callback)]:
+        raise MisconfigurationException(
+            f"`{type(module).__name__}.configure_callbacks` returned {strange[0]!r}: return a Callback or several."
+        )
     if brought:
         kinds = {type(callback) for callback in brought}
         trainer.callbacks = order([c for c in trainer.callbacks if type(c) not in kinds] + brought)
@@ -148,7 +166,7 @@ def set_up(trainer: Any, module: Module, stage: str) -> None:
         _ = logger.experiment
     if trainer.datamodule is not None:
         trainer.datamodule.setup(stage)
-    for callback in list(trainer.callbacks):
+    for callback in trainer.callbacks:  # one that is added meanwhile is set up, too
         callback.setup(trainer, module, stage)
     module.setup(stage)
 

@@ -181,6 +181,20 @@ class Trainer:
         checks.validation_interval(val_check_interval, check_val_every_n_epoch)
         checks.clipping(gradient_clip_val, gradient_clip_algorithm)
         checks.trial(fast_dev_run)
+        checks.yes_or_no(
+            enable_checkpointing=enable_checkpointing,
+            enable_progress_bar=enable_progress_bar,
+            enable_model_summary=enable_model_summary,
+            benchmark=benchmark,
+            inference_mode=inference_mode,
+            detect_anomaly=detect_anomaly,
+            barebones=barebones,
+        )
+        if deterministic not in (None, True, False, "warn"):
+            raise MisconfigurationException(
+                f"`Trainer(deterministic={deterministic!r})`: choose True, False or 'warn'."
+            )
+        checks.path("default_root_dir", default_root_dir)
         if barebones:
             checks.nothing_beside_the_loop(
                 enable_checkpointing=enable_checkpointing,
@@ -251,7 +265,8 @@ class Trainer:
             self._try_only(int(fast_dev_run))
             logger = enable_checkpointing = False
 
-        self._root_dir = None if default_root_dir is None else os.fspath(default_root_dir)
+        self._root_dir = None if default_root_dir is None else os.path.expanduser(os.fspath(default_root_dir))
+        self._unnamed_logger: CSVLogger | None = None  # the default one, until a module gives it a name
         self.loggers = self._make_loggers(logger)
         self.callbacks = self._make_callbacks(callbacks, max_time, enable_checkpointing, bool(fast_dev_run))
         for name, value in (
@@ -275,7 +290,8 @@ class Trainer:
         if logger is False:
             return []
         if logger is None or logger is True:
-            return [CSVLogger(self._root_dir or "runs", name=None)]
+            self._unnamed_logger = CSVLogger(self._root_dir or "runs", name=None)
+            return [self._unnamed_logger]
         loggers = list(logger) if isinstance(logger, (list, tuple)) else [logger]
         for item in loggers:
             if not callable(getattr(item, "log_metrics", None)):
@@ -307,7 +323,7 @@ class Trainer:
             if any(isinstance(callback, Timer) for callback in given):
                 rank_zero_warn("`Trainer(max_time=...)` is ignored, for `callbacks` holds a Timer.")
             else:
-                given.append(Timer(read_duration(max_time, "max_time"), interval="step"))
+                given.append(Timer(read_duration(max_time, "Trainer(max_time={!r})"), interval="step"))
         return order(given)
 
     # -- the four calls ----------------------------------------------------------------------------------------------
@@ -687,16 +703,16 @@ class Trainer:
         """The folder of this run."""
         if self.loggers:
             first = self.loggers[0]
-            if isinstance(first, CSVLogger) and first.name is None:  # named after the module, when one is run
-                return first.save_dir
+            if first is self._unnamed_logger:
+                return first.root_dir
             return getattr(first, "log_dir", None) or first.save_dir or self.default_root_dir
         return self.default_root_dir
 
     def name_default_logger(self, name: str) -> None:
         """Name the folder of a run after the module, if the user named none."""
-        for logger in self.loggers:
-            if isinstance(logger, CSVLogger) and logger.name is None:
-                logger.name = name
+        if self._unnamed_logger is not None:
+            self._unnamed_logger.name = name
+            self._unnamed_logger = None
 
     # -- callbacks ---------------------------------------------------------------------------------------------------
 
@@ -797,7 +813,9 @@ def read_interval(interval: Any) -> int | float | timedelta:
     """`val_check_interval` as a number of batches, a fraction of an epoch, or a time."""
     if interval is None:
         return 1.0
-    return interval if isinstance(interval, (int, float)) else read_duration(interval, "val_check_interval")
+    return (
+        interval if isinstance(interval, (int, float)) else read_duration(interval, "Trainer(val_check_interval={!r})")
+    )
 
 
 def _as_tensors(metrics: dict[str, Any]) -> dict[str, Tensor]:
@@ -816,6 +834,10 @@ def _datamodule_first(loaders: Any, datamodule: DataModule | None, *others: Any)
     """
     if isinstance(loaders, DataModule):
         loaders, datamodule = None, loaders
+    if datamodule is not None and not isinstance(datamodule, DataModule):
+        raise MisconfigurationException(
+            f"`datamodule={datamodule!r}`: give an object of a subclass of `gpulayer.pytorch.DataModule`."
+        )
     if datamodule is not None and any(given is not None for given in (loaders, *others)):
         raise MisconfigurationException("Loaders and a datamodule were both given: give one of them.")
     return loaders, datamodule
