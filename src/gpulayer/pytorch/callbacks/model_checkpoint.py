@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from math import isnan
-from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -17,6 +16,7 @@ from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.files import copy_file
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from gpulayer.fabric.utilities.types import Path
+from gpulayer.pytorch.callbacks.templates import check_template, fill_template, template_fields
 from gpulayer.pytorch.core.callback import Checkpoint
 from gpulayer.pytorch.core.hooks import StepOutput
 from gpulayer.pytorch.loops.when import Every, every
@@ -102,7 +102,7 @@ class ModelCheckpoint(Checkpoint):
             )
         if dirpath is not None and not isinstance(dirpath, (str, os.PathLike)):
             raise MisconfigurationException(f"`ModelCheckpoint(dirpath={dirpath!r})`: give a folder.")
-        _check_template(filename)
+        check_template(filename)
         self._unknown_told = False
         self.dirpath = None if dirpath is None else os.fspath(dirpath)
         if self.dirpath is not None and "://" not in self.dirpath:
@@ -366,31 +366,18 @@ class ModelCheckpoint(Checkpoint):
             filename: the template; None: this callback's.
             ver: a number to append, as "-v1".
         """
-        name = self.fill(filename or self.filename or "{epoch}-{step}", metrics)
+        template = filename or self.filename or "{epoch}-{step}"
+        missing = [name for name in template_fields(template) if name not in metrics]
+        if missing and not self._unknown_told:
+            self._unknown_told = True
+            rank_zero_warn(
+                f"ModelCheckpoint's filename {template!r} names {missing[0]!r}, which was not logged and counts as 0; "
+                f"there are {sorted(metrics)}."
+            )
+        name = fill_template(template, metrics, self.CHECKPOINT_EQUALS_CHAR if self.auto_insert_metric_name else None)
         if ver is not None:
             name = f"{name}{self.CHECKPOINT_JOIN_CHAR}v{ver}"
         return os.path.join(self.dirpath or "", name + self.FILE_EXTENSION)
-
-    def fill(self, template: str, metrics: dict[str, Any]) -> str:
-        """A template with its fields replaced by the metrics' values."""
-        parts = []
-        for literal, name, specification, _ in Formatter().parse(template):
-            parts.append(literal)
-            if name is not None:
-                if name not in metrics and not self._unknown_told:
-                    self._unknown_told = True
-                    rank_zero_warn(
-                        f"ModelCheckpoint's filename {template!r} names {name!r}, which was not logged and counts "
-                        "as 0; "
-                        f"there are {sorted(metrics)}."
-                    )
-                value = metrics.get(name, 0)
-                value = value.item() if isinstance(value, Tensor) else value
-                if (specification or "").endswith("d"):
-                    value = int(value)
-                prefix = f"{name}{self.CHECKPOINT_EQUALS_CHAR}" if self.auto_insert_metric_name else ""
-                parts.append(prefix + format(value, specification or ""))
-        return "".join(parts)
 
     def _path(self, metrics: dict[str, Tensor], replaces: str = "", template: str | None = None) -> str:
         """Where to save now: a name that is not taken, unless by the file that the new one replaces."""
@@ -408,7 +395,7 @@ class ModelCheckpoint(Checkpoint):
             return {self.last_model_path}
         if not os.path.isdir(folder):
             return set()
-        literal = next(iter(Formatter().parse(self.CHECKPOINT_NAME_LAST)))[0]
+        literal = self.CHECKPOINT_NAME_LAST.split("{")[0]
         return {
             os.path.join(folder, name)
             for name in os.listdir(folder)
@@ -446,22 +433,6 @@ class ModelCheckpoint(Checkpoint):
                 f"{self.dirpath!r}: of its files only the best one's path is taken over."
             )
         self.best_model_path = state_dict["best_model_path"]
-
-
-def _check_template(template: Any) -> None:
-    """Raise unless a number can be put into each field of the template."""
-    if template is None:
-        return
-    try:
-        for _, name, specification, _ in Formatter().parse(template):
-            if name is not None:
-                format(0 if (specification or "").endswith("d") else 0.0, specification or "")
-    except (TypeError, ValueError) as error:
-        raise MisconfigurationException(
-            f"`ModelCheckpoint(filename={template!r})` is no template ({error}): write names of metrics in "
-            "braces, such "
-            "as 'model-{epoch:02d}-{val_loss:.2f}'."
-        ) from error
 
 
 def _link(source: str, target: str) -> None:

@@ -1,0 +1,57 @@
+"""Names of files made of metrics: "model-{epoch:02d}-{val_loss:.2f}"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from string import Formatter
+from typing import Any
+
+from torch import Tensor
+
+from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+
+
+def check_template(template: Any) -> None:
+    """Raise unless a number can be put into each field of the template.
+
+    Raises:
+        MisconfigurationException: it is no text, a brace is missing, or a format is none of a number.
+    """
+    if template is None:
+        return
+    try:
+        fill_template(template, {})
+    except (TypeError, ValueError) as error:
+        raise MisconfigurationException(
+            f"`ModelCheckpoint(filename={template!r})` is no template ({error}): write names of metrics in "
+            "braces, such "
+            "as 'model-{epoch:02d}-{val_loss:.2f}'."
+        ) from error
+
+
+def template_fields(template: str) -> Iterator[str]:
+    """The names in a template."""
+    return (name for _, name, _, _ in Formatter().parse(template) if name is not None)
+
+
+def fill_template(template: str, metrics: Mapping[str, Any], equals: str | None = None) -> str:
+    """A template with its fields replaced by the metrics' values; a name that is missing counts as 0.
+
+    Args:
+        template: the template; a name may hold a slash or a dot.
+        metrics: values by name.
+        equals: what to put between a name and its value, such as "="; None: the value alone.
+    """
+    parts = []
+    for literal, name, specification, _ in Formatter().parse(template):
+        parts.append(literal)
+        if name is not None:
+            value = metrics.get(name, 0)
+            value = value.item() if isinstance(value, Tensor) else value
+            if (specification or "").endswith("d"):
+                value = int(value)
+            elif specification:
+                value = float(value)
+            parts.append("" if equals is None else f"{name}{equals}")
+            parts.append(format(value, specification or ""))
+    return "".join(parts)
