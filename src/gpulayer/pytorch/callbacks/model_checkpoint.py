@@ -237,7 +237,7 @@ class ModelCheckpoint(Checkpoint):
             elif self.monitor in metrics:
                 saved = self._save_if_best(trainer, metrics)
             elif scored:
-                self._complain(metrics)
+                self._complain(trainer, metrics)
         if last:
             self._save_last(trainer, last, previous_last, saved)
         elif not saved and not scored:  # an exception before the first score: whatever there is, is worth keeping
@@ -250,11 +250,15 @@ class ModelCheckpoint(Checkpoint):
             **trainer.callback_metrics,
         }
 
-    def _complain(self, metrics: dict[str, Tensor]) -> None:
+    def _complain(self, trainer: Trainer, metrics: dict[str, Tensor]) -> None:
+        """Say that the metric is missing. The training so far is saved first: it may have taken hours."""
         names = sorted(set(metrics) - {"epoch", "step"})
+        path = self._path(metrics)
+        self._write(trainer, path)
         raise MisconfigurationException(
             f"`ModelCheckpoint(monitor={self.monitor!r})`: no such metric was logged; there are {names or 'none'}. "
-            f"Log it with `self.log({self.monitor!r}, ...)`, or monitor one of those."
+            f"Log it with `self.log({self.monitor!r}, ...)`, or monitor one of those. "
+            f"The state of this moment was saved as {path!r}: `trainer.fit(..., ckpt_path=...)` goes on from it."
         )
 
     def _save_newest(self, trainer: Trainer, metrics: dict[str, Tensor]) -> str:
@@ -349,8 +353,9 @@ class ModelCheckpoint(Checkpoint):
             if folder is None:
                 version = first.version if isinstance(first.version, str) else f"version_{first.version}"
                 folder = os.path.join(first.save_dir or trainer.default_root_dir, str(first.name), version)
-            return os.path.join(os.path.abspath(folder), "checkpoints")
-        return os.path.join(os.path.abspath(trainer.default_root_dir), "checkpoints")
+        else:
+            folder = trainer.default_root_dir
+        return os.path.join(trainer.started_in, folder, "checkpoints")
 
     def _warn_if_not_empty(self) -> None:
         if self.save_top_k != 0 and self.dirpath and os.path.isdir(self.dirpath) and os.listdir(self.dirpath):

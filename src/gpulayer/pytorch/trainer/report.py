@@ -70,6 +70,8 @@ def duration(seconds: float) -> str:
 
 def speed(rate: float) -> str:
     """Batches a second, or seconds a batch."""
+    if rate >= 100:
+        return f"{rate:.0f} batches/s"
     return f"{rate:.3g} batches/s" if rate >= 1 else f"{1 / rate:.3g} s/batch" if rate > 0 else "0 batches/s"
 
 

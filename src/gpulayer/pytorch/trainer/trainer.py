@@ -265,6 +265,7 @@ class Trainer:
             self._try_only(int(fast_dev_run))
             logger = enable_checkpointing = False
 
+        self.started_in = os.getcwd()  # relative folders are meant from here, wherever the program goes
         self._root_dir = None if default_root_dir is None else os.path.expanduser(os.fspath(default_root_dir))
         self._unnamed_logger: CSVLogger | None = None  # the default one, until a module gives it a name
         self.loggers = self._make_loggers(logger)
@@ -696,7 +697,7 @@ class Trainer:
     @property
     def default_root_dir(self) -> str:
         """Where files go that no logger has a place for."""
-        return self._root_dir or os.getcwd()
+        return self._root_dir or self.started_in
 
     @property
     def log_dir(self) -> str | None:
