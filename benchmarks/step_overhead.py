@@ -1,6 +1,6 @@
 """What a step costs beyond PyTorch itself: a bare loop, GPUlayer, Lightning, Ignite and Accelerate on the same work.
 
-    python benchmarks/step_overhead.py                                          # everything, about 5 minutes
+    python benchmarks/step_overhead.py                                          # everything, about 10 minutes
     python benchmarks/step_overhead.py --frameworks gpulayer --cases one_log    # two processes, half a minute
     python benchmarks/step_overhead.py --write                                  # also into results/
     python benchmarks/step_overhead.py --child gpulayer one_log                 # one alone, as JSON: for a profiler
@@ -21,6 +21,10 @@ logged goes to a metrics.csv, which is the default of GPUlayer, and of Lightning
 logger is named here, so that the result does not depend on that). Off: progress bar, model summary, checkpoints. Ignite
 and Accelerate leave logging to the user: they get the few lines that keep the same numbers and write the same rows. The
 bare loop logs nothing in any case.
+
+The bare loop does all the arithmetic of its case: it divides and accumulates, clips, or runs in autocast, as the others
+do, so that only what a framework adds to it is counted. A step is one batch, also where four share an optimizer step.
+Some cases leave out a framework that gives the user nothing for them: its numbers are those of `nothing`.
 
 A new case is a line in CASES, and a branch in each framework where it differs.
 """
@@ -58,6 +62,11 @@ class Case:
     about: str
     logs: int = 0  # calls of self.log in a step; the second is a mean over the epoch, too, and shown in the bar
     validate: bool = False  # measure batches of the validation loop instead of training steps
+    manual: bool = False  # the module steps its optimizer itself
+    accumulate: int = 1  # batches that share an optimizer step
+    clip: float | None = None  # the norm that gradients are clipped to
+    precision: str = "32-true"
+    without: tuple[str, ...] = ()  # frameworks that are left out
 
 
 CASES = {
@@ -65,6 +74,10 @@ CASES = {
     "one_log": Case('training step, self.log("loss", loss)', logs=1),
     "two_logs": Case("training step, two logs, one of them on_step, on_epoch and prog_bar", logs=2),
     "validation": Case("validation batch, one self.log", logs=1, validate=True),
+    "manual": Case("training step, manual optimization", manual=True, without=("ignite", "accelerate")),
+    "accumulation": Case("training batch, accumulate_grad_batches=4", accumulate=4, without=("ignite",)),
+    "clipping": Case("training step, gradient_clip_val=1.0", clip=1.0, without=("ignite",)),
+    "bf16_mixed": Case('training step, precision="bf16-mixed"', precision="bf16-mixed", without=("ignite",)),
 }
 
 
@@ -138,12 +151,33 @@ def bare(case: Case, loader: DataLoader) -> None:
         with torch.no_grad():
             for batch in loader:
                 loss = loss_of(network, batch)
-        return
-    for batch in loader:
-        optimizer.zero_grad()
-        loss = loss_of(network, batch)
-        loss.backward()
-        optimizer.step()
+    elif case.accumulate > 1:
+        for i, batch in enumerate(loader, start=1):
+            loss = loss_of(network, batch) / case.accumulate
+            loss.backward()
+            if i % case.accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    elif case.clip is not None:
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = loss_of(network, batch)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), case.clip)
+            optimizer.step()
+    elif case.precision == "bf16-mixed":
+        for batch in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = loss_of(network, batch)
+            loss.backward()
+            optimizer.step()
+    else:  # manual optimization has the same lines
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = loss_of(network, batch)
+            loss.backward()
+            optimizer.step()
 
 
 def trainer(library: str, case: Case, loader: DataLoader) -> None:
@@ -178,11 +212,26 @@ def trainer(library: str, case: Case, loader: DataLoader) -> None:
             self.log("mean_loss", loss, on_step=True, on_epoch=True, prog_bar=True)
             return loss
 
-    module = (Nothing, OneLog, TwoLogs)[case.logs]()
+    class Manual(Nothing):
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            loss = loss_of(self.network, batch)
+            self.manual_backward(loss)
+            optimizer.step()
+
+    module = Manual() if case.manual else (Nothing, OneLog, TwoLogs)[case.logs]()
     run = L.Trainer(
         accelerator="cpu",
         devices=1,
         max_epochs=1,
+        precision=case.precision,
+        accumulate_grad_batches=case.accumulate,
+        gradient_clip_val=case.clip,
         logger=CSVLogger("."),
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -240,7 +289,8 @@ def accelerate(case: Case, loader: DataLoader) -> None:
     import torch
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True)
+    precision = "bf16" if case.precision == "bf16-mixed" else "no"
+    accelerator = Accelerator(cpu=True, mixed_precision=precision, gradient_accumulation_steps=case.accumulate)
     network = model()
     network, optimizer, loader = accelerator.prepare(network, sgd(network), loader)
     total = torch.zeros(())
@@ -252,10 +302,20 @@ def accelerate(case: Case, loader: DataLoader) -> None:
         return
     rows = Rows()
     network.train()
+    if case.accumulate > 1:
+        for batch in loader:
+            with accelerator.accumulate(network):  # it skips the step, and divides the loss
+                loss = loss_of(network, batch)
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+        return
     for step, batch in enumerate(loader, start=1):
         optimizer.zero_grad()
         loss = loss_of(network, batch)
         accelerator.backward(loss)
+        if case.clip is not None:
+            accelerator.clip_grad_norm_(network.parameters(), case.clip)
         optimizer.step()
         if case.logs == 2:
             total += loss.detach()
@@ -324,7 +384,8 @@ def main() -> None:
     raw: dict[str, Rounds] = {}
     reports = []
     for case in options.cases:
-        jobs = {name: functools.partial(measure, name, case, turns) for name in names}
+        taking_part = [name for name in names if name not in CASES[case].without]
+        jobs = {name: functools.partial(measure, name, case, turns) for name in taking_part}
         raw[case] = [common.take_turns(jobs, f"{case} {i + 1}/{options.rounds}") for i in range(options.rounds)]
         reports.append(report(case, raw[case]))
         print(reports[-1], flush=True)

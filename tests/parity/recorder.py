@@ -98,6 +98,9 @@ class Outcome:
     events: list[str] = field(default_factory=list)
     views: list[str] = field(default_factory=list)
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    optimizers: list[dict[str, Any]] = field(default_factory=list)
+    schedulers: list[dict[str, Any]] = field(default_factory=list)
+    counts: dict[str, Any] = field(default_factory=dict)
     callback_metrics: dict[str, Any] = field(default_factory=dict)
     logged_metrics: dict[str, Any] = field(default_factory=dict)
     progress_bar_metrics: dict[str, Any] = field(default_factory=dict)
@@ -218,6 +221,23 @@ def loss_of(net: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.mse_loss(net(batch[:, :FEATURES]), batch[:, FEATURES:])
 
 
+def state_of(scheduler: Any) -> dict[str, Any]:
+    """A scheduler's state without the functions in it, which are the scenario's own in each library."""
+    return {name: value for name, value in scheduler.state_dict().items() if not callable(value)}
+
+
+def counts_of(trainer: Any) -> dict[str, Any]:
+    """What code written for Lightning reads of the loops after a run."""
+    fit = trainer.fit_loop
+    return {
+        "batches": fit.epoch_loop.batch_progress.total.processed,
+        "epochs": fit.epoch_progress.current.completed,
+        "batch_idx": fit.epoch_loop.total_batch_idx,
+        "step": fit.epoch_loop.global_step,
+        "window": fit.epoch_loop._batches_that_stepped,
+    }
+
+
 def without_folder(value: Any, folder: str) -> Any:
     """The paths in a checkpoint with the test's own folder taken out, so that two runs can be compared."""
     if isinstance(value, str):
@@ -294,6 +314,9 @@ class Lab:
             events=self.journal.events,
             views=self.journal.views,
             weights={name: value.detach().clone() for name, value in module.state_dict().items()},
+            optimizers=[optimizer.state_dict() for optimizer in trainer.optimizers],
+            schedulers=[state_of(config.scheduler) for config in trainer.lr_scheduler_configs],
+            counts=counts_of(trainer),
             callback_metrics=dict(trainer.callback_metrics),
             logged_metrics=dict(trainer.logged_metrics),
             progress_bar_metrics=dict(trainer.progress_bar_metrics),

@@ -30,6 +30,20 @@ def test_counters_are_equal(name: str, pair: Callable[[str], Pair]) -> None:
     assert (gpulayer.global_step, gpulayer.current_epoch) == (lightning.global_step, lightning.current_epoch)
 
 
+@pytest.mark.parametrize("name", without(COUNTERS))
+def test_the_loops_views_count_the_same(name: str, pair: Callable[[str], Pair]) -> None:
+    """`trainer.fit_loop.epoch_loop.batch_progress` and the like, after the run."""
+    lightning, gpulayer = pair(name)
+    assert parting(lightning.counts, gpulayer.counts) == {}
+
+
+@pytest.mark.parametrize("name", without(WEIGHTS))
+def test_optimizers_and_schedulers_end_in_the_same_state(name: str, pair: Callable[[str], Pair]) -> None:
+    lightning, gpulayer = pair(name)
+    assert parting(lightning.optimizers, gpulayer.optimizers) == {}
+    assert parting(lightning.schedulers, gpulayer.schedulers) == {}
+
+
 @pytest.mark.parametrize("name", without(WEIGHTS | NOTES))
 def test_what_the_scenario_noted_is_equal(name: str, pair: Callable[[str], Pair]) -> None:
     """Learning rates, modes of submodules, gradients, outputs given to hooks, which checkpoints were kept ..."""

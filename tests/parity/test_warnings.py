@@ -15,6 +15,7 @@ SCENARIO_OF = {
     "callbacks_of_checkpoint": "ckpt_path_validate",
     "no_optimizer": "optimizers_given_as_nothing",
     "no_loss": "none_from_training_step",
+    "no_monitored_metric": "configured_as_monitor_that_is_missing",
 }
 
 

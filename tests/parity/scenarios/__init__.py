@@ -5,7 +5,7 @@ lists recorded from Lightning. All scenarios use fixed data in fixed order on th
 libraries' defaults differ).
 """
 
-from tests.parity.scenarios import checkpoints, duration, evaluation, logging, optimization, properties, training
+from tests.parity.scenarios import checkpoints, configured, duration, evaluation, formats, logging, manual, optimization, properties, training
 from tests.parity.scenarios.registry import LOG_SCENARIOS, SCENARIOS, Scenario
 
 __all__ = [
@@ -13,9 +13,12 @@ __all__ = [
     "SCENARIOS",
     "Scenario",
     "checkpoints",
+    "configured",
     "duration",
     "evaluation",
+    "formats",
     "logging",
+    "manual",
     "optimization",
     "properties",
     "training",

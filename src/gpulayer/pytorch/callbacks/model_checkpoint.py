@@ -338,8 +338,10 @@ class ModelCheckpoint(Checkpoint):
 
     def _remove(self, trainer: Trainer, path: str) -> None:
         """Delete a file of this callback's own folder; never the one that the run was resumed from."""
-        own = os.path.dirname(path) == (self.dirpath or "").rstrip("/")
-        if trainer.is_global_zero and own and path != trainer.ckpt_path:
+        real = os.path.realpath(path)
+        own = os.path.dirname(real) == os.path.realpath(self.dirpath or "")
+        resumed_from = trainer.ckpt_path is not None and real == os.path.realpath(trainer.ckpt_path)
+        if trainer.is_global_zero and own and not resumed_from:
             trainer.strategy.checkpoint_io.remove_checkpoint(path)
 
     # -- where -------------------------------------------------------------------------------------------------------
