@@ -186,7 +186,8 @@ def _replace_leaves(value: Any, replace: Callable[[Any], Any]) -> Any:
     if not is_collection(value):
         return replace(value)
     if isinstance(value, dict):
-        return {key: _replace_leaves(item, replace) for key, item in value.items()}
+        replaced = {key: _replace_leaves(item, replace) for key, item in value.items()}
+        return replaced if type(value) is dict else type(value)(replaced)
     items = [_replace_leaves(item, replace) for item in value]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*items)

@@ -1,7 +1,7 @@
 """Reading what `configure_optimizers` returned, and the optimizer that a module sees."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, TypeGuard
@@ -175,15 +175,24 @@ def read_scheduler(given: Any, monitor: str | None, automatic: bool) -> LRSchedu
     return config
 
 
+_OWN = ("_optimizer", "_step", "_toggled")  # a LightningOptimizer's own attributes; the others are the optimizer's
+
+
 class LightningOptimizer:
     """An optimizer as a module sees it: the same, but `step` runs the hooks and is counted.
 
     All other attributes are the optimizer's, and `isinstance` holds for its class.
     """
 
-    def __init__(self, optimizer: Optimizer, step: Callable[[Optimizer, Callable[[], Any] | None], Any]) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        step: Callable[[Optimizer, Callable[[], Any] | None], Any],
+        toggled: Callable[[Optimizer], AbstractContextManager[None]],
+    ) -> None:
         self._optimizer = optimizer
         self._step = step
+        self._toggled = toggled
 
     @property
     def optimizer(self) -> Optimizer:
@@ -204,20 +213,25 @@ class LightningOptimizer:
 
     @contextmanager
     def toggle_model(self, sync_grad: bool = True) -> Iterator[None]:
-        """For code written for Lightning; on one device there are no gradients to synchronise."""
-        yield
+        """For a block, only this optimizer's parameters require gradients.
+
+        Args:
+            sync_grad: whether processes share the gradients of the block; on one device there is nothing to share.
+        """
+        with self._toggled(self._optimizer):
+            yield
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # so that `isinstance(optimizer, Adam)` and a scheduler's check hold
         return type(self._optimizer)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_optimizer", "_step"):  # a copy or an unpickled object that has no attributes yet
+        if name in _OWN:  # a copy or an unpickled object that has no attributes yet
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("_optimizer", "_step"):
+        if name in _OWN:
             object.__setattr__(self, name, value)
         else:
             setattr(self._optimizer, name, value)

@@ -36,11 +36,13 @@ def fit(run: Run) -> None:
         for batch, i in train if more else ():
             at.last_batch = train.is_last
             results.fx, results.batch, results.batch_size = "training_step", batch, None
-            if hooks.on_train_batch_start(batch, i) == SKIP_EPOCH:
+            if batch is not None and hooks.on_train_batch_start(batch, i) == SKIP_EPOCH:
                 skipped = True
                 break
             step_now = at.last_batch or (i + 1) % accumulate == 0
-            if run.manual:
+            if batch is None:
+                output, step_now = None, no_batch()
+            elif run.manual:
                 output = run.training_step(batch, i)
             elif run.closure_step is not None:
                 output = run.closure_step(partial(forward_backward, run, batch, i, accumulate, step_now), i, step_now)
@@ -96,6 +98,12 @@ def forward_backward(run: Run, batch: Any, i: int, accumulate: int, step_now: bo
         # The loader had no length, so its last window turned out shorter than the losses were divided by.
         run.scale_gradients(accumulate / (i % accumulate + 1))
     return output
+
+
+def no_batch() -> bool:
+    """A loader gave None, as a collate function does that found nothing usable: no step is taken."""
+    rank_zero_warn("The training loader gave None in place of a batch: it is passed over.")
+    return False
 
 
 def loss_of(output: Any) -> Tensor | None:
@@ -155,10 +163,10 @@ def start_epoch(run: Run) -> bool:
 def finish_batch(run: Run, step_now: bool) -> bool:
     """What a finished batch owes: validation, then the schedulers that watch a metric. Returns whether to stop."""
     at = run.progress
-    if run.validation is not None and at.position == Position.BATCH and run.validation_due():
+    if run.validates and at.position == Position.BATCH and run.validation_due():
         if step_now:  # otherwise they are half of an accumulated step
             run.module.on_validation_model_zero_grad()
-        run.reload_validation()
+        run.load_validation()
         evaluate(run, run.validation, owed=True)
     if run.schedulers.plateau_by_step and step_now and at.position != Position.READY:
         run.step_schedulers(run.schedulers.plateau_by_step, at.step)

@@ -87,7 +87,8 @@ class Run:
     results: Results
     progress: Progress
     train: Batches = field(default_factory=lambda: Batches(None, 0))
-    validation: Evaluation | None = None  # the one inside fit
+    validates: bool = False  # whether there are validations inside fit
+    validation: Evaluation | None = None  # such a validation, once its loaders are made
     evaluation: Evaluation | None = None  # that of validate, test or predict
     optimizers: list[Optimizer] = field(default_factory=list)
     optimizer: Any = None  # the only one, in automatic optimization
@@ -112,7 +113,7 @@ class Run:
     scheduler_step: Callable[[Any, Any], Any] = nothing
     sync_gradients: Callable[[bool], None] = nothing  # told, when batches are accumulated, whether a step follows
     reload_train: Callable[[], None] = nothing  # makes the loader anew, in the epochs where the user wants that
-    reload_validation: Callable[[], None] = nothing
+    load_validation: Callable[[], None] = nothing  # makes the loaders when the first validation is due, or anew
     report_line: Callable[[], None] = nothing  # logs how far the epoch is
     report_epoch: Callable[[], None] = nothing  # logs the epoch's metrics
     next_line: float = float("inf")
@@ -142,9 +143,7 @@ class Run:
     def validation_due(self) -> bool:
         """Whether a validation follows the batch that was just counted."""
         at = self.progress
-        if self.validation is None:
-            return False
-        if self.validate_every_n_epochs is not None and (at.epoch + 1) % self.validate_every_n_epochs:
+        if not self.validates or not self.validates_in(at.epoch):
             return False
         if self.trainer.should_stop and self.may_stop():
             return True
@@ -154,6 +153,10 @@ class Run:
             return at.last_batch
         count = at.batch if self.validate_every_n_epochs is None else at.batch_in_epoch
         return count % self.validate_every_n_batches == 0
+
+    def validates_in(self, epoch: int) -> bool:
+        """Whether an epoch is one with validations."""
+        return self.validate_every_n_epochs is None or (epoch + 1) % self.validate_every_n_epochs == 0
 
     def window(self, batch_idx: int, accumulate: int) -> int:
         """How many batches share the optimizer step of this one: fewer than `accumulate` at the end of an epoch."""

@@ -114,7 +114,10 @@ def closure_step(run: Run) -> Callable[[Callable[[], Any], int, bool], Any]:
             with torch.enable_grad():
                 outputs[:] = [compute()]
             loss = outputs[0] if type(outputs[0]) is Tensor else loss_of(outputs[0])
-            return None if loss is None else loss.detach()
+            if loss is None:
+                return None
+            accumulate = run.trainer.accumulate_grad_batches
+            return loss.detach() if accumulate == 1 else loss.detach() / run.window(i, accumulate)
 
         module.optimizer_step(run.progress.epoch, i, optimizer, closure)
         if not outputs:

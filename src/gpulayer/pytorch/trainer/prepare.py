@@ -32,7 +32,9 @@ def configure_optimizers(run: Run) -> None:
     configured: Configured = read_configured(module.configure_optimizers(), automatic=not run.manual)
     _, optimizers = strategy.setup(module, configured.optimizers)
     run.optimizers = optimizers if optimizers or run.manual else [NoOptimizer()]
-    run.wrapped_optimizers = [LightningOptimizer(optimizer, run.wrapped_step) for optimizer in run.optimizers]
+    run.wrapped_optimizers = [
+        LightningOptimizer(optimizer, run.wrapped_step, module.toggled_optimizer) for optimizer in run.optimizers
+    ]
     run.scheduler_configs = configured.schedulers
     run.schedulers = Schedulers() if run.manual else Schedulers.of(configured.schedulers)
     takes, _ = checks.step_arguments(module.training_step, "training_step", 1)
@@ -66,22 +68,24 @@ def prepare_fit(run: Run, sources: Sources) -> None:
     if validates and trainer.num_sanity_val_steps != 0:
         sanity_check(run, sources)
     load_train(run)
-    if validates and (run.progress.mid_epoch or not run.done()):
-        run.validation = run.validation or evaluation_of(run, sources, TrainerFn.FITTING)
-        set_validation_interval(run)
-    if trainer.reload_dataloaders_every_n_epochs:
+    run.validates = validates and (run.progress.mid_epoch or not run.done())
+    run.validate_every_n_epochs = trainer.check_val_every_n_epoch
+    every_n_epochs = trainer.reload_dataloaders_every_n_epochs
+    made = run.progress.epoch if run.validation is not None else None
 
-        def reload_train() -> None:
-            run.train = Batches(None, 0)
-            load_train(run)
-
-        def reload_validation() -> None:
+    def load_validation() -> None:
+        nonlocal made
+        if made is None or (every_n_epochs and run.progress.epoch - made >= every_n_epochs):
+            made = run.progress.epoch
             run.validation = evaluation_of(run, sources, TrainerFn.FITTING)
-            set_validation_interval(run)
 
-        run.reload_train = every_so_many_epochs(run, reload_train)
-        if validates:
-            run.reload_validation = every_so_many_epochs(run, reload_validation)
+    if run.validates:
+        run.load_validation = load_validation
+        set_validation_interval(run)
+        if run.validates_in(run.progress.epoch):
+            load_validation()
+    if every_n_epochs:
+        run.reload_train = reload_train(run, every_n_epochs)
     if not trainer.barebones:
         report = Report(run)
         run.report_line, run.report_epoch = report.minute, report.epoch
@@ -126,17 +130,20 @@ def load_train(run: Run) -> None:
     )
 
 
-def every_so_many_epochs(run: Run, make: Callable[[], None]) -> Callable[[], None]:
-    """`make`, when the Trainer's `reload_dataloaders_every_n_epochs` are over since the last time."""
+def reload_train(run: Run, every_n_epochs: int) -> Callable[[], None]:
+    """What makes the training loader anew, when so many epochs are over since it last was."""
     made = run.progress.epoch
 
-    def make_if_due() -> None:
+    def reload() -> None:
         nonlocal made
-        if run.progress.epoch - made >= run.trainer.reload_dataloaders_every_n_epochs:
+        if run.progress.epoch - made >= every_n_epochs:
             made = run.progress.epoch
-            make()
+            run.train = Batches(None, 0)
+            load_train(run)
+            if run.validates:
+                set_validation_interval(run)
 
-    return make_if_due
+    return reload
 
 
 def set_validation_interval(run: Run) -> None:
@@ -147,9 +154,8 @@ def set_validation_interval(run: Run) -> None:
     """
     trainer, length = run.trainer, run.train.length
     interval = trainer.val_check_interval
-    run.validate_every_n_epochs = trainer.check_val_every_n_epoch
     if isinstance(interval, timedelta):
-        run.validate_every = every(seconds=interval.total_seconds())
+        run.validate_every = run.validate_every or every(seconds=interval.total_seconds())
     elif isinstance(interval, int):
         if length is not None and interval > length and trainer.check_val_every_n_epoch is not None:
             raise MisconfigurationException(

@@ -787,7 +787,7 @@ class Trainer:
     @property
     def enable_validation(self) -> bool:
         """Whether the run has something to validate."""
-        return self._fitted is not None and self._fitted.validation is not None
+        return self._fitted is not None and self._fitted.validates
 
     @property
     def fit_loop(self) -> FitLoopView:
