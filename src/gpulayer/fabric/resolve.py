@@ -109,53 +109,49 @@ def resolve_strategy(
     Raises:
         MisconfigurationException: an argument that cannot be had here, with what can.
     """
+    if num_nodes != 1:
+        raise MisconfigurationException(
+            f"`num_nodes={num_nodes}`: this version trains on one machine; use `num_nodes=1`."
+        )
+    given_precision, checkpoint_io = _sort_plugins(plugins)
+    if given_precision is not None and precision is not None:
+        raise MisconfigurationException(
+            f"`precision={precision!r}` and a Precision in `plugins` were both given: give one of them."
+        )
     if isinstance(strategy, Strategy):
-        return _completed(strategy, accelerator, devices, precision, plugins)
+        _agrees(strategy, accelerator, devices)
+        if given_precision is not None or precision is not None:
+            strategy.precision = given_precision or resolve_precision(precision, strategy.root_device.type)
+        if checkpoint_io is not None:
+            strategy.checkpoint_io = checkpoint_io
+        return strategy
     if strategy not in ("auto", "single_device"):
         raise MisconfigurationException(
             f"`strategy={strategy!r}` is not available in this version, which trains on one device: "
             "use 'auto' or 'single_device'."
         )
-    if num_nodes != 1:
-        raise MisconfigurationException(
-            f"`num_nodes={num_nodes}`: this version trains on one machine; use `num_nodes=1`."
-        )
-    resolved = resolve_accelerator(accelerator)
-    count = 1 if devices == "auto" else devices
-    chosen = resolved.get_parallel_devices(resolved.parse_devices(count))
+    kind = resolve_accelerator(accelerator)
+    chosen = kind.get_parallel_devices(kind.parse_devices(1 if devices == "auto" else devices))
     if len(chosen) != 1:
         raise MisconfigurationException(
             f"`devices={devices!r}` is {len(chosen)} devices; this version trains on one: use `devices=1`."
         )
-    found_precision, checkpoint_io = _sort_plugins(plugins)
-    if found_precision is not None and precision is not None:
-        raise MisconfigurationException(
-            f"`precision={precision!r}` and a Precision in `plugins` were both given: give one of them."
-        )
-    return SingleDeviceStrategy(
-        chosen[0], resolved, found_precision or resolve_precision(precision, chosen[0].type), checkpoint_io
-    )
+    formats = given_precision or resolve_precision(precision, chosen[0].type)
+    return SingleDeviceStrategy(chosen[0], kind, formats, checkpoint_io)
 
 
-def _completed(
-    strategy: Strategy, accelerator: str | Accelerator, devices: int | str | list[int], precision: Any, plugins: Any
-) -> Strategy:
-    """A strategy that the user made, with what else was given; it must not contradict it."""
+def _agrees(strategy: Strategy, accelerator: str | Accelerator, devices: int | str | list[int]) -> None:
+    """Raise if the accelerator or the devices contradict a strategy that the user made."""
+    own = type(strategy).__name__
     if accelerator != "auto" and type(resolve_accelerator(accelerator)) is not type(strategy.accelerator):
         raise MisconfigurationException(
-            f"`accelerator={accelerator!r}`, but the {type(strategy).__name__} in `strategy` runs on "
-            f"{strategy.accelerator.name!r}: leave one out."
+            f"`accelerator={accelerator!r}`, but the {own} in `strategy` runs on {strategy.accelerator.name!r}: "
+            "leave one out."
         )
     if devices not in ("auto", 1, "1") and devices != [strategy.root_device.index]:
         raise MisconfigurationException(
-            f"`devices={devices!r}`, but the {type(strategy).__name__} in `strategy` has its own device: leave one out."
+            f"`devices={devices!r}`, but the {own} in `strategy` has its own device: leave one out."
         )
-    found_precision, checkpoint_io = _sort_plugins(plugins)
-    if found_precision is not None or precision is not None:
-        strategy.precision = found_precision or resolve_precision(precision, strategy.root_device.type)
-    if checkpoint_io is not None:
-        strategy.checkpoint_io = checkpoint_io
-    return strategy
 
 
 def _sort_plugins(plugins: Any) -> tuple[Precision | None, CheckpointIO | None]:
