@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from typing import Any
+from weakref import WeakSet, finalize
 
 import torch
 from torch import Tensor
@@ -31,8 +32,9 @@ class MixedPrecision(Precision):
         self.dtype = torch.bfloat16 if precision == "bf16-mixed" else torch.float16
         self.scaler = GradScaler(device) if scaler is None and precision == "16-mixed" else scaler
         self.skipped = False
-        self._unscaled: set[int] = set()  # optimizers whose gradients are at their true size
-        self._watched: set[int] = set()  # optimizers that tell when they step
+        self._unscaled: WeakSet[Optimizer] = WeakSet()  # those whose gradients are at their true size
+        self._stepped: WeakSet[Optimizer] = WeakSet()  # those that stepped since the scale was last adapted
+        self._known: WeakSet[Optimizer] = WeakSet()
 
     def forward_context(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device_type, dtype=self.dtype)
@@ -42,13 +44,23 @@ class MixedPrecision(Precision):
         return super().does(method) and (self.scaler is not None or method == "forward_context")
 
     def scale(self, loss: Tensor) -> Tensor:
+        # The scale is adapted here, before new gradients are made with it, and not at each step: of several optimizers
+        # whose gradients are there together, the first one's step must not change what the others were made with.
+        self._adapt()
         return loss if self.scaler is None else self.scaler.scale(loss)
+
+    def _adapt(self) -> None:
+        if self.scaler is not None and self._stepped:
+            self.scaler.update()
+            self._stepped.clear()
+            self._unscaled.clear()
 
     def unscale(self, optimizer: Optimizer) -> None:
         # The scaler refuses to do it twice; in manual optimization a module clips before it steps, and both ask.
-        if self.scaler is not None and id(optimizer) not in self._unscaled and self._has_gradients(optimizer):
+        if self.scaler is not None and optimizer not in self._unscaled and self._has_gradients(optimizer):
+            self._meet(optimizer)
             self.scaler.unscale_(optimizer)
-            self._unscaled.add(id(optimizer))
+            self._unscaled.add(optimizer)
 
     def optimizer_step(self, optimizer: Optimizer, closure: Any = None) -> Any:
         if self.scaler is None:
@@ -60,16 +72,23 @@ class MixedPrecision(Precision):
             )
         loss = closure() if closure is not None else None
         self.skipped = True
-        if id(optimizer) not in self._watched:
-            optimizer.register_step_post_hook(self._stepped)
-            self._watched.add(id(optimizer))
+        self._meet(optimizer)
+        if optimizer in self._stepped:  # a second step from the same gradients
+            self._adapt()
         if self._has_gradients(optimizer):
             self.scaler.step(optimizer)  # reads on the host whether all gradients are finite: inherent to float16
-            self.scaler.update()
-        self._unscaled.discard(id(optimizer))
+            self._stepped.add(optimizer)
         return loss
 
-    def _stepped(self, *_: Any) -> None:
+    def _meet(self, optimizer: Optimizer) -> None:
+        """See an optimizer for the first time: it is to tell when it steps."""
+        if self.scaler is not None and optimizer not in self._known:
+            self._known.add(optimizer)
+            optimizer.register_step_post_hook(self._has_stepped)
+            # torch's scaler knows optimizers by `id`, and Python may give that to another one when this one is gone.
+            finalize(optimizer, self.scaler._per_optimizer_states.pop, id(optimizer), None)
+
+    def _has_stepped(self, *_: Any) -> None:
         self.skipped = False
 
     @staticmethod
@@ -77,6 +96,7 @@ class MixedPrecision(Precision):
         return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
 
     def state_dict(self) -> dict[str, Any]:
+        self._adapt()
         return {} if self.scaler is None else self.scaler.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

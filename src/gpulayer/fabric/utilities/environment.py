@@ -3,20 +3,21 @@
 import ast
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import wraps
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def arguments_from_environment(prefix: str) -> Callable[[F], F]:
+def arguments_from_environment(prefix: str, texts: Collection[str] = ()) -> Callable[[F], F]:
     """Decorator of an `__init__`: a keyword that is not given is taken from the variable `<prefix><NAME>`, if set.
 
     The text is read as a Python literal where it is one (5, 0.5, True, None, [0, 1], {"hours": 2}), else as it stands.
 
     Args:
         prefix: such as "PL_TRAINER_".
+        texts: arguments that are always text, such as a folder whose name may be a number.
     """
 
     def decorate(function: F) -> F:
@@ -29,7 +30,8 @@ def arguments_from_environment(prefix: str) -> Callable[[F], F]:
         @wraps(function)
         def with_environment(self: Any, *args: Any, **kwargs: Any) -> Any:
             found = {name: os.environ[variable] for name in names if (variable := prefix + name.upper()) in os.environ}
-            return function(self, *args, **{**{name: read_literal(text) for name, text in found.items()}, **kwargs})
+            read = {name: text if name in texts else read_literal(text) for name, text in found.items()}
+            return function(self, *args, **{**read, **kwargs})
 
         return with_environment  # type: ignore[return-value]
 

@@ -91,7 +91,9 @@ class ModelCheckpoint(Checkpoint):
             raise MisconfigurationException(
                 f"`ModelCheckpoint(save_last={save_last!r})`: choose True, False or 'link'."
             )
-        if train_time_interval is not None and not isinstance(train_time_interval, timedelta):
+        if train_time_interval is not None and not (
+            isinstance(train_time_interval, timedelta) and train_time_interval > timedelta(0)
+        ):
             raise MisconfigurationException(
                 f"`ModelCheckpoint(train_time_interval={train_time_interval!r})`: give a timedelta, such as "
                 "`timedelta(minutes=30)`."

@@ -26,7 +26,8 @@ def read_duration(duration: str | timedelta | dict[str, int], argument: str = "d
     Raises:
         MisconfigurationException: it is none of these.
     """
-    if isinstance(duration, dict) and duration and set(duration) <= _UNITS:
+    numbers = isinstance(duration, dict) and all(isinstance(value, (int, float)) for value in duration.values())
+    if isinstance(duration, dict) and duration and numbers and set(duration) <= _UNITS:
         duration = timedelta(**duration)
     if isinstance(duration, timedelta) and duration >= timedelta(0):
         return duration

@@ -94,6 +94,11 @@ class CombinedLoader(Iterable[tuple[Any, int, int]]):
             sizes.append(size if limit is None else limit if size is None and limit == 0 else _least(size, limit))
         return sizes
 
+    def bound(self) -> int | None:
+        """How many batches there are at most, though not every length is known; None if there may be any number."""
+        known = [size for size in self.sizes() if size is not None]
+        return min(known, default=None) if self.mode == "min_size" else None
+
     def _limit(self, number: int) -> int | None:
         limit = None if self._limits is None else self._limits[number]
         return None if limit is None or limit == float("inf") else int(limit)

@@ -75,17 +75,6 @@ class DataModule(DataHooks, HyperparametersMixin):
             **datamodule_kwargs: for `cls.__init__`.
         """
 
-        def loaders(datasets: Datasets, shuffle: bool = False) -> Any:
-            if isinstance(datasets, Dataset):
-                return DataLoader(
-                    datasets,
-                    batch_size=batch_size,
-                    shuffle=shuffle and not isinstance(datasets, IterableDataset),
-                    num_workers=num_workers,
-                    pin_memory=torch.cuda.is_available(),
-                )
-            return [loaders(dataset, shuffle) for dataset in datasets]
-
         given: dict[str, tuple[Datasets | None, bool]] = {
             "train_dataloader": (train_dataset, True),
             "val_dataloader": (val_dataset, False),
@@ -97,7 +86,7 @@ class DataModule(DataHooks, HyperparametersMixin):
         )
         for name, (datasets, shuffle) in given.items():
             if datasets is not None:
-                setattr(datamodule, name, partial(loaders, datasets, shuffle))
+                setattr(datamodule, name, partial(_loaders, datasets, shuffle, batch_size, num_workers))
         return datamodule
 
     @on_the_class
@@ -119,6 +108,19 @@ class DataModule(DataHooks, HyperparametersMixin):
         )
         datamodule.load_state_dict(checkpoint.get(type(datamodule).__qualname__, {}))
         return datamodule
+
+
+def _loaders(datasets: Datasets, shuffle: bool, batch_size: int, num_workers: int) -> Any:
+    """A loader of a dataset, or a list of them; on its own, so that a DataModule which has it can be pickled."""
+    if not isinstance(datasets, Dataset):
+        return [_loaders(dataset, shuffle, batch_size, num_workers) for dataset in datasets]
+    return DataLoader(
+        datasets,
+        batch_size=batch_size,
+        shuffle=shuffle and not isinstance(datasets, IterableDataset),
+        num_workers=num_workers,
+        pin_memory=torch.cuda.is_available(),
+    )
 
 
 LightningDataModule = DataModule

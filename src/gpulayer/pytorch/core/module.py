@@ -227,7 +227,7 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
         if algorithm not in ("norm", "value"):
             raise MisconfigurationException(f"`gradient_clip_algorithm={algorithm!r}` is unknown: 'norm' or 'value'.")
         if value is not None and value > 0:
-            trainer.strategy.precision.unscale(optimizer)
+            trainer.strategy.precision.unscale(_unwrapped(optimizer))
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             trainer.strategy.clip_gradients(parameters, float(value), algorithm)
 
@@ -531,7 +531,7 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
     @contextmanager
     def _as_exported(self) -> Iterator[None]:
         """In evaluation mode, without gradients and without the Trainer, which an exporter would try to read."""
-        training, trainer = self.training, self._trainer
+        modes, trainer = [(module, module.training) for module in self.modules()], self._trainer
         self.eval()
         self.trainer = None
         Module._exporting = True
@@ -540,7 +540,8 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
                 yield
         finally:
             Module._exporting = False
-            self.train(training)
+            for module, training in modes:
+                module.training = training
             self.trainer = trainer
 
     @on_the_class

@@ -209,6 +209,10 @@ class LightningOptimizer:
         Returns:
             What the optimizer returned: the closure's loss, as a rule.
         """
+        if closure is not None and not callable(closure):
+            raise MisconfigurationException(
+                f"`optimizer.step(closure={closure!r})`: the closure is a function, or None."
+            )
         return self._step(self._optimizer, closure, **kwargs)
 
     @contextmanager

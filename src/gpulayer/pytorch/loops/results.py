@@ -122,7 +122,13 @@ class Results:
             slot.value = value.clone() if type(value) is Tensor else value
             slot.unread = slot.unsent = True
         if slot.on_epoch:
-            slot.add(value, 1 if not slot.weighted else self._weight() if batch_size is None else batch_size)
+            if not slot.weighted:
+                weight: float = 1
+            elif batch_size is None:
+                weight = self._weight()
+            else:
+                weight = batch_size if type(batch_size) is int else float(batch_size)
+            slot.add(value, weight)
             slot.filled = slot.dirty = True
 
     def _new_slot(self, name: str, value: Any, options: Options, batch_size: int | None) -> Slot:
@@ -166,7 +172,7 @@ class Results:
             )
         cls = {"mean": Slot, "sum": SumSlot, "min": ExtremeSlot, "max": ExtremeSlot}.get(kind or "", FunctionSlot)
         self._scalar(name, value)
-        if batch_size is not None and not (isinstance(batch_size, (int, float)) and batch_size > 0):
+        if batch_size is not None and not (_is_number(batch_size) and batch_size > 0):
             raise InvalidValueError(f"`self.log({name!r}, batch_size={batch_size!r})`: give a number above zero.")
         slot = cls(name, self.loader, place, options, self.device)
         if not slot.on_step and not slot.on_epoch:
@@ -340,6 +346,13 @@ _WHERE = (
     "log in `training_step`, `validation_step`, `test_step`, in the hooks around a batch, or in "
     "`on_*_epoch_start` and `on_*_epoch_end`"
 )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a real number, a scalar tensor or a NumPy scalar among them."""
+    return (isinstance(value, Number) and not isinstance(value, complex)) or (
+        isinstance(value, Tensor) and not value.dim()
+    )
 
 
 def start_copy(values: Mapping[str, Any], device: torch.device) -> Pending:

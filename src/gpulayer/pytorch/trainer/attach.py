@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from gpulayer.fabric.precision import Precision
 from gpulayer.fabric.utilities.apply import all_plain_tensors, move_data_to_device
@@ -154,7 +155,8 @@ def make_batches(
     if isinstance(loader, CombinedLoader):
         limits = [checks.batch_limit(argument, limit, length_of(part), what) for part in loader.flattened]
         loader.limits = [most for _, most in limits]
-        most = limit if isinstance(limit, int) and loader.mode != "sequential" else None
+        bounds = [loader.bound(), limit if isinstance(limit, int) and loader.mode != "sequential" else None]
+        most = min((bound for bound in bounds if bound is not None), default=None)
         return Batches(loader.iterables, length_of(loader), most, move, as_iterator, loader)
     length, most = checks.batch_limit(argument, limit, length_of(loader), what)
     if length == 0 and limit not in (0, 0.0):
@@ -179,13 +181,19 @@ def unshuffled(loader: Any) -> Any:
     if isinstance(loader, CombinedLoader):
         parts = [unshuffled(part) for part in loader.flattened]
         return CombinedLoader(loader.rebuild(parts), loader.mode)
-    if not isinstance(loader, DataLoader) or not isinstance(loader.sampler, RandomSampler):
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return loader
+    if isinstance(loader.sampler, SequentialSampler) or type(loader.batch_sampler) not in (BatchSampler, type(None)):
         return loader
     rank_zero_info("`overfit_batches`: the loader's shuffling is left out, so that the batches stay the same.")
-    kept = ("batch_size num_workers collate_fn pin_memory drop_last timeout worker_init_fn multiprocessing_context "
-            "generator prefetch_factor persistent_workers pin_memory_device").split()  # fmt: skip
-    arguments = {name: getattr(loader, name) for name in kept if hasattr(loader, name)}
-    return DataLoader(loader.dataset, shuffle=False, **arguments)
+    same = copy(loader)  # of the user's class, with all its settings; DataLoader itself refuses another sampler
+    sampler = SequentialSampler(loader.dataset)  # type: ignore[arg-type]
+    object.__setattr__(same, "sampler", sampler)
+    if loader.batch_sampler is not None:
+        assert loader.batch_size is not None
+        object.__setattr__(same, "batch_sampler", BatchSampler(sampler, loader.batch_size, loader.drop_last))
+    object.__setattr__(same, "_iterator", None)
+    return same
 
 
 def holds_loaders(value: Any) -> bool:

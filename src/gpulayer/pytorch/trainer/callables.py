@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -61,6 +61,8 @@ def resolve_training(run: Run, step: Callable[..., Any], takes: int) -> None:
     trainer, module, strategy = run.trainer, run.module, run.trainer.strategy
     precision: Precision = strategy.precision
     run.training_step = in_precision(step, precision, takes)
+    if run.manual:
+        run.training_step = checked(run.training_step)
     run.sync_gradients = strategy.sync_gradients
     if overridden("backward", module, Module):
         run.backward = module.backward
@@ -93,6 +95,20 @@ def resolve_training(run: Run, step: Callable[..., Any], takes: int) -> None:
             run.optimizer_step = strategy.optimizer_step or run.optimizer.step  # bound after schedulers wrapped it
         if overridden("optimizer_step", module, Module) or isinstance(run.optimizer, LBFGS):
             run.closure_step = closure_step(run)
+
+
+def checked(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A step of manual optimization, whose answer nobody but the hooks uses: wrong ones would go unnoticed."""
+
+    def call(*args: Any) -> Any:
+        output = step(*args)
+        if output is not None and not isinstance(output, (Tensor, Mapping)):
+            raise MisconfigurationException(
+                f"`training_step` returned {output!r}. In manual optimization return a tensor, a dict, or None."
+            )
+        return output
+
+    return call
 
 
 def scaled(backward: Callable[..., Any], precision: Precision) -> Callable[..., Any]:

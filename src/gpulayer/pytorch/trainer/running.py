@@ -166,9 +166,14 @@ def set_up(trainer: Any, module: Module, stage: str) -> None:
         _ = logger.experiment
     if trainer.datamodule is not None:
         trainer.datamodule.setup(stage)
+    ready = []
     for callback in trainer.callbacks:  # one that is added meanwhile is set up, too
         callback.setup(trainer, module, stage)
+        ready.append(callback)
     module.setup(stage)
+    for callback in trainer.callbacks:
+        if callback not in ready:
+            callback.setup(trainer, module, stage)
 
 
 def tear_down(trainer: Any, module: Module, stage: str) -> None:

@@ -27,6 +27,7 @@ from gpulayer.pytorch.callbacks.model_checkpoint import ModelCheckpoint
 from gpulayer.pytorch.callbacks.timer import Timer, read_duration
 from gpulayer.pytorch.core.callback import Callback, Checkpoint
 from gpulayer.pytorch.core.datamodule import DataModule
+from gpulayer.pytorch.core.hooks import overridden
 from gpulayer.pytorch.core.module import Module
 from gpulayer.pytorch.core.optimizer import LRSchedulerConfig
 from gpulayer.pytorch.loggers.csv_logs import CSVLogger
@@ -112,7 +113,7 @@ class Trainer:
         TypeError: an unknown argument.
     """
 
-    @arguments_from_environment("PL_TRAINER_")
+    @arguments_from_environment("PL_TRAINER_", texts=("default_root_dir",))
     def __init__(
         self,
         *,
@@ -240,8 +241,8 @@ class Trainer:
         unlimited = max_steps != -1 or max_time is not None
         if max_epochs is None:
             max_epochs = -1 if unlimited else max(1, min_epochs or 1)
-        if min_epochs is None and min_steps is not None:
-            min_epochs = 1  # steps are counted within an epoch, so one is begun at least
+        if min_epochs is None:
+            min_epochs = 0 if min_steps is None else 1  # steps are counted in an epoch, so one is begun at least
         self.max_epochs, self.min_epochs = max_epochs, min_epochs
         self.max_steps, self.min_steps = max_steps, min_steps
         self.limit_train_batches = 1.0 if limit_train_batches is None else limit_train_batches
@@ -280,7 +281,7 @@ class Trainer:
     def _try_only(self, batches: int) -> None:
         """Set the limits of `fast_dev_run`."""
         self.max_epochs, self.max_steps = 1, batches
-        self.min_epochs = self.min_steps = None
+        self.min_epochs, self.min_steps = 0, None
         self.limit_train_batches = self.limit_val_batches = batches
         self.limit_test_batches = self.limit_predict_batches = batches
         self.val_check_interval, self.check_val_every_n_epoch = 1.0, 1
@@ -388,7 +389,7 @@ class Trainer:
         sources = Sources.of(module, datamodule, val=dataloaders)
         with running(self, TrainerFn.VALIDATING, sources, ckpt_path, weights_only, given) as run:
             result = EvaluationResult(evaluate(run, run.evaluation))
-        if verbose:
+        if verbose and not self.barebones:
             report.evaluated("validate", result)
         return result
 
@@ -407,7 +408,7 @@ class Trainer:
         sources = Sources.of(module, datamodule, test=dataloaders)
         with running(self, TrainerFn.TESTING, sources, ckpt_path, weights_only, given) as run:
             result = EvaluationResult(evaluate(run, run.evaluation))
-        if verbose:
+        if verbose and not self.barebones:
             report.evaluated("test", result)
         return result
 
@@ -528,7 +529,7 @@ class Trainer:
     @property
     def num_training_batches(self) -> int | float:
         """Batches of a training epoch; inf if that is not known."""
-        return 0 if self._fitted is None or self._fitted.train.loader is None else self._fitted.train.count
+        return inf if self._fitted is None or self._fitted.train.loader is None else self._fitted.train.count
 
     @property
     def num_val_batches(self) -> list[int | float]:
@@ -786,8 +787,11 @@ class Trainer:
 
     @property
     def enable_validation(self) -> bool:
-        """Whether the run has something to validate."""
-        return self._fitted is not None and self._fitted.validates
+        """Whether there is something to validate."""
+        sources = self.sources
+        if sources is None or not sources.val.defined or self.limit_val_batches == 0:
+            return False
+        return overridden("validation_step", sources.module, Module)
 
     @property
     def fit_loop(self) -> FitLoopView:
