@@ -14,8 +14,24 @@ ITERATOR = "a step that takes the iterator gets the ordinary hooks and indices; 
 RESTORED = "after an error in a validation the model is back in its modes, so that the next fit trains with dropout"
 NOTHING = "nothing to predict is an empty list, which can be iterated, rather than None"
 CARRIED = "a checkpoint carries the metrics, for what was due when it was written (Lightning issues 20277, 21938)"
+BY_STEPS = "`frequency` counts optimizer steps, also where each takes several batches (Lightning issue 17544)"
+SHORTER = "an epoch of a loader without length ends with a validation, also if it is shorter than its limit"
+UNCOUNTED = "a batch that on_train_batch_start skipped counts as none that was trained"
+UNKNOWN = "steps that are not known in advance are inf; Lightning says -1, its value for no limit"
+TOGETHER = "how many batches come; Lightning gives the length of each loader, though they go together"
+CALLER = "fit leaves the caller's gradient mode as it was; Lightning switches gradients on for good"
+IN_HOOKS = "a batch counts when it is done; Lightning counts in four stages, of which some are over after an error"
+STAND_IN = "the optimizer that stands in for none has an empty state of the usual form"
 
 HOOK_ORDER = {
+    "configured_as_three_schedulers": ACROSS,
+    "scheduler_when_step_every_second_accumulation": BY_STEPS,
+    "plateau_step_val_loss_accumulation": BY_STEPS,
+    "loaders_with_stream_limited_more": SHORTER,
+    "loaders_of_streams_limited_more": SHORTER,
+    "loaders_max_size_with_stream_limited_more": SHORTER,
+    "validated_at_end_stream_limited_more": SHORTER,
+    "skips_across_epochs": UNCOUNTED,
     "scheduler_step_every_third_across_epochs": ACROSS,
     "early_stopping_recovers": RECOVERS,
     "skip_epoch_with_schedulers": SKIPPED,
@@ -25,9 +41,12 @@ HOOK_ORDER = {
     "training_step_takes_iterator": ITERATOR,
 }
 
-STATE = {"exception_in_validation_step": RESTORED}
+STATE = {"exception_in_validation_step": RESTORED, "gradients_switched_off_by_the_user": CALLER}
 
 WEIGHTS = {
+    "configured_as_three_schedulers": ACROSS,
+    "scheduler_when_step_every_second_accumulation": BY_STEPS,
+    "plateau_step_val_loss_accumulation": BY_STEPS,
     "accumulation_ragged": RAGGED,
     "accumulation_ragged_all_overridden": RAGGED,
     "accumulation_of_four_with_three_batches": RAGGED,
@@ -40,11 +59,47 @@ WEIGHTS = {
     "early_stopping_recovers": RECOVERS,
 }
 
-NOTES = {"skip_epoch_with_schedulers": SKIPPED}
+NOTES = {
+    "skip_epoch_with_schedulers": SKIPPED,
+    "estimated_steps_without_length_unlimited": UNKNOWN,
+    "validation_batches_together": TOGETHER,
+    "gradients_switched_off_by_the_user": CALLER,
+}
 
 COUNTERS = {"early_stopping_recovers": RECOVERS}
 
+# What the views on the loops count: `trainer.fit_loop.epoch_loop.batch_progress` and the like.
+VIEWS = COUNTERS | {
+    "exception_in_training_step": IN_HOOKS,
+    "exception_in_validation_step": IN_HOOKS,
+    "none_as_a_batch": "a loader's None takes no optimizer step",
+    "manual_skips_the_rest": UNCOUNTED,
+    "skip_epoch_by_module": UNCOUNTED,
+    "skip_epoch_with_schedulers": UNCOUNTED,
+    "skips_each_epoch": UNCOUNTED,
+    "skips_at_the_first": UNCOUNTED,
+    "skips_in_the_second_epoch": UNCOUNTED,
+    "skips_at_the_last": UNCOUNTED,
+    "skips_validating_by_batches": UNCOUNTED,
+    "skips_across_epochs": UNCOUNTED,
+    "skips_accumulation": UNCOUNTED,
+    "skips_within_a_window": UNCOUNTED,
+    "skips_within_a_window_of_two": UNCOUNTED,
+    "skips_max_steps": UNCOUNTED,
+    "skips_asking_to_stop": UNCOUNTED,
+    "skips_without_length": UNCOUNTED,
+}
+
+# The states of optimizers and schedulers at the end.
+STATES = WEIGHTS | {"optimizers_given_as_nothing": STAND_IN, "skip_epoch_with_schedulers": SKIPPED}
+
 METRICS = {
+    "configured_as_three_schedulers": ACROSS,
+    "scheduler_when_step_every_second_accumulation": BY_STEPS,
+    "plateau_step_val_loss_accumulation": BY_STEPS,
+    "loaders_with_stream_limited_more": SHORTER,
+    "loaders_of_streams_limited_more": SHORTER,
+    "loaders_max_size_with_stream_limited_more": SHORTER,
     "resume_after_last_epoch": CARRIED,
     "early_stopping_recovers": RECOVERS,
     "scheduler_step_every_third_across_epochs": ACROSS,

@@ -28,6 +28,8 @@ EXPECTED_WARNINGS = {
     "callbacks_of_checkpoint": r"The checkpoint holds the state of callbacks that this Trainer lacks",
     "no_optimizer": r"`configure_optimizers` returned None",
     "no_loss": r"`training_step` returned None",
+    "no_batches": r"the .*loader.* has no batches",
+    "none_as_batch": r"The training loader gave None in place of a batch",
     "no_monitored_metric": r".* watches 'unknown', which was not logged",
 }
 

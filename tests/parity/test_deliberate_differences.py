@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
 from tests.parity import differences
-from tests.parity.oracle import GPULAYER, LIGHTNING, close, equal
-from tests.parity.recorder import Outcome, loader, loss_of, network
+from tests.parity.oracle import GPULAYER, LIGHTNING, close, equal, outcome_of
+from tests.parity.recorder import Lab, Outcome, loader, loss_of, network
 from tests.parity.scenarios import LOG_SCENARIOS, SCENARIOS
+from tests.parity.scenarios.data import any_batch, combined
+from tests.parity.scenarios.parts import fitted
 
 Outcomes = Callable[[str, str], Outcome]
 
@@ -73,6 +77,90 @@ def test_frequency_of_a_step_scheduler_counts_across_epochs(outcome: Outcomes) -
     name = "scheduler_step_every_third_across_epochs"
     assert outcome(GPULAYER, name).notes["rates"] == [0.1, 0.1, 0.05, 0.05, 0.05, 0.025, 0.025, 0.025]
     assert outcome(LIGHTNING, name).notes["rates"] != outcome(GPULAYER, name).notes["rates"]
+
+
+def test_frequency_counts_across_epochs_beside_other_schedulers(outcome: Outcomes) -> None:
+    """Eight steps with frequency 3: moves after the third and the sixth, which lie in different epochs."""
+    events = outcome(GPULAYER, "configured_as_three_schedulers").events
+    steps = [event for event in events if event in ("module.on_before_optimizer_step", "by_step.step")][1:]
+    moves = [i for i, event in enumerate(steps) if event == "by_step.step"]
+    assert moves == [3, 7]  # after 3 steps, and after 3 more and the first move
+
+
+def test_frequency_of_a_step_scheduler_counts_optimizer_steps(outcome: Outcomes) -> None:
+    """Two batches a step: 6 steps and a frequency of 2 are 3 moves, 4 steps are 2; Lightning counts batches."""
+    name = "scheduler_when_step_every_second_accumulation"
+    assert outcome(GPULAYER, name).global_step == 6
+    assert outcome(GPULAYER, name).events.count("scheduler.step") == 1 + 3
+    assert outcome(LIGHTNING, name).events.count("scheduler.step") == 1 + 6
+    name = "plateau_step_val_loss_accumulation"
+    assert outcome(GPULAYER, name).global_step == 4
+    assert outcome(GPULAYER, name).events.count("scheduler.step") == 2
+    assert outcome(LIGHTNING, name).events.count("scheduler.step") == 4
+
+
+SHORTER_THAN_ITS_LIMIT = [name for name, reason in differences.HOOK_ORDER.items() if reason is differences.SHORTER]
+
+
+@pytest.mark.parametrize("name", SHORTER_THAN_ITS_LIMIT)
+def test_an_epoch_shorter_than_its_limit_is_validated(name: str, outcome: Outcomes) -> None:
+    """Four batches and a limit of more; Lightning waits for a batch that never comes, and validates never."""
+    ours, theirs = outcome(GPULAYER, name), outcome(LIGHTNING, name)
+    assert ours.events.count("module.on_validation_start") == ours.current_epoch
+    assert theirs.events.count("module.on_validation_start") == 0, "no difference any more"
+    others = (
+        [event for event in side.events if "valid" not in event and "transfer" not in event] for side in (ours, theirs)
+    )
+    assert next(others) == next(others)
+
+
+def test_a_skipped_batch_is_not_counted(outcome: Outcomes) -> None:
+    """Two of four batches are trained in each of three epochs; a validation every third trained batch is two."""
+    ours = outcome(GPULAYER, "skips_across_epochs")
+    assert ours.counts["batches"] == ours.global_step == 6
+    before = [event for event in ours.events if event in ("module.on_train_batch_end(batch_idx=0)",
+              "module.on_train_batch_end(batch_idx=1)", "module.on_validation_start")]  # fmt: skip
+    assert [i for i, event in enumerate(before) if event == "module.on_validation_start"] == [3, 7]
+
+
+def test_steps_that_are_not_known_are_infinite(outcome: Outcomes) -> None:
+    """Two epochs of a loader without length."""
+    infinite = float("inf")
+    assert outcome(GPULAYER, "estimated_steps_without_length_unlimited").notes["read"][0] == infinite
+    assert outcome(LIGHTNING, "estimated_steps_without_length_unlimited").notes["read"][0] == -1
+
+
+def test_batches_of_loaders_that_go_together(outcome: Outcomes) -> None:
+    """One and three batches in step, the shorter one giving None: three batches come, of one loader so to say."""
+    ours = outcome(GPULAYER, "validation_batches_together")
+    assert ours.notes["read"] == [[3]] * 4
+    assert sum("validation_step(" in event for event in ours.events) == 1 + 2 * 3 + 3
+
+
+def test_fit_leaves_the_callers_gradient_mode(outcome: Outcomes) -> None:
+    """It trains, called in no_grad, and gradients are off again afterwards."""
+    ours = outcome(GPULAYER, "gradients_switched_off_by_the_user")
+    assert ours.notes["after"].startswith("grad=False")
+    assert any("on_after_backward" in event for event in ours.events)
+
+
+def one_after_another(L: ModuleType, folder: Path) -> Outcome:
+    """Two training loaders in a row, with an optimizer step every second batch."""
+    lab = Lab(L, folder)
+    train = combined(L, {"a": loader(2), "b": loader(4, seed=1)}, "sequential")
+    return fitted(lab, any_batch(lab)(), train, loader(1, seed=2), accumulate_grad_batches=2)
+
+
+def test_training_loaders_one_after_another(tmp_path: Path) -> None:
+    """Six batches and three steps an epoch; Lightning refuses this mode in training."""
+    ours = outcome_of(GPULAYER, one_after_another, tmp_path)
+    assert ours.global_step == 6
+    steps = [event for event in ours.events if "training_step" in event]
+    assert len(steps) == 12
+    assert [step.partition(" ")[2] for step in steps[:6]] == [step.partition(" ")[2] for step in steps[6:]]
+    assert len({step.partition(" ")[2] for step in steps}) == 6
+    with pytest.raises(ValueError, match="sequential"):
+        outcome_of(LIGHTNING, one_after_another, tmp_path)
 
 
 def test_early_stopping_before_min_epochs_looks_again(outcome: Outcomes) -> None:
@@ -158,7 +246,8 @@ def test_each_difference_names_a_scenario() -> None:
         *differences.STATE,
         *differences.WEIGHTS,
         *differences.NOTES,
-        *differences.COUNTERS,
+        *differences.VIEWS,
+        *differences.STATES,
         *differences.METRICS,
         *differences.CHECKPOINTS,
         *differences.RETURNED,

@@ -15,6 +15,8 @@ SCENARIO_OF = {
     "callbacks_of_checkpoint": "ckpt_path_validate",
     "no_optimizer": "optimizers_given_as_nothing",
     "no_loss": "none_from_training_step",
+    "no_batches": "validation_loaders_list_with_an_empty_one",
+    "none_as_batch": "none_as_a_batch",
     "no_monitored_metric": "configured_as_monitor_that_is_missing",
 }
 

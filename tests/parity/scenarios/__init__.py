@@ -5,7 +5,21 @@ lists recorded from Lightning. All scenarios use fixed data in fixed order on th
 libraries' defaults differ).
 """
 
-from tests.parity.scenarios import checkpoints, configured, duration, evaluation, formats, logging, manual, optimization, properties, training
+from tests.parity.scenarios import (
+    checkpoints,
+    configured,
+    data,
+    duration,
+    evaluation,
+    formats,
+    logging,
+    manual,
+    modes,
+    optimization,
+    properties,
+    stopping,
+    training,
+)
 from tests.parity.scenarios.registry import LOG_SCENARIOS, SCENARIOS, Scenario
 
 __all__ = [
@@ -14,12 +28,15 @@ __all__ = [
     "Scenario",
     "checkpoints",
     "configured",
+    "data",
     "duration",
     "evaluation",
     "formats",
     "logging",
     "manual",
+    "modes",
     "optimization",
     "properties",
+    "stopping",
     "training",
 ]

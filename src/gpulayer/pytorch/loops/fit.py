@@ -157,7 +157,8 @@ def start_epoch(run: Run) -> bool:
     if not at.ended:
         at.last_batch = False
         hooks.on_train_epoch_start()
-    return not finish_batch(run, step_now=True) and not at.ended
+    stepped = at.ended or at.batch_in_epoch % run.trainer.accumulate_grad_batches == 0
+    return not finish_batch(run, step_now=stepped) and not at.ended
 
 
 def finish_batch(run: Run, step_now: bool) -> bool:

@@ -157,9 +157,10 @@ def set_validation_interval(run: Run) -> None:
     if isinstance(interval, timedelta):
         run.validate_every = run.validate_every or every(seconds=interval.total_seconds())
     elif isinstance(interval, int):
-        if length is not None and interval > length and trainer.check_val_every_n_epoch is not None:
+        if interval > run.train.count and trainer.check_val_every_n_epoch is not None:
             raise MisconfigurationException(
-                f"`Trainer(val_check_interval={interval})`, but an epoch has {length} batches: give at most that, a "
+                f"`Trainer(val_check_interval={interval})`, but an epoch has {run.train.count} batches: give at "
+                "most that, a "
                 "fraction such as 0.5, or `check_val_every_n_epoch=None` to count batches across epochs."
             )
         run.validate_every_n_batches = interval
