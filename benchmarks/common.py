@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,40 @@ def measure(script: str, *arguments: str) -> Measurement:
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+class Clock:
+    """A dataset of equal, ready-made batches that looks at the time, and lets the others have their turn.
+
+    Args:
+        batch: each of its batches.
+        turns: how many are timed, after two that warm up.
+        lead: steps of a turn that are not timed: they warm the caches again.
+        timed: steps of a turn that are.
+        pause: called between turns.
+    """
+
+    WARM_UP = 2  # turns
+
+    def __init__(self, batch: Any, turns: int, lead: int, timed: int, pause: Callable[[], object]) -> None:
+        self.batch, self.lead, self.timed, self.pause = batch, lead, timed, pause
+        self.turn = lead + timed
+        self.warm_up = self.turn * self.WARM_UP
+        self.length = self.warm_up + self.turn * turns + 10  # the last turn ends before the epoch does
+        self.microseconds: list[float] = []  # a step, one number for each turn
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, i: int) -> Any:
+        position = i % self.turn
+        if position == 0:
+            if i > self.warm_up:
+                self.microseconds.append(1e6 * (time.perf_counter() - self.start) / self.timed)
+            self.pause()
+        elif position == self.lead:
+            self.start = time.perf_counter()
+        return self.batch
 
 
 def take_turns(jobs: dict[str, Callable[..., Any]], title: str) -> dict[str, Any]:

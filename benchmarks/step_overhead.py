@@ -37,7 +37,6 @@ import functools
 import importlib
 import json
 import statistics
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,8 +51,6 @@ if TYPE_CHECKING:
 
 LEAD = 50  # steps of a turn that are not timed
 TIMED = 100  # steps of a turn that are: always two log points, and one flush of Lightning's CSVLogger
-TURN = LEAD + TIMED
-WARM_UP = 2  # turns
 LOG_EVERY = 50  # steps; the default of GPUlayer and of Lightning
 
 
@@ -99,31 +96,6 @@ def sgd(module: torch.nn.Module) -> torch.optim.Optimizer:
 
 def loss_of(network: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return network(batch).square().mean()
-
-
-class Clock:
-    """A dataset of equal, ready-made batches that looks at the time, and lets the others have their turn."""
-
-    def __init__(self, turns: int, pause: Callable[[], object]) -> None:
-        import torch
-
-        self.batch = torch.ones(2, 4)
-        self.length = TURN * (WARM_UP + turns) + 10  # the last turn ends before the epoch does
-        self.pause = pause
-        self.microseconds: list[float] = []  # a step, one number for each turn
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, i: int) -> torch.Tensor:
-        position = i % TURN
-        if position == 0:
-            if i > TURN * WARM_UP:
-                self.microseconds.append(1e6 * (time.perf_counter() - self.start) / TIMED)
-            self.pause()
-        elif position == LEAD:
-            self.start = time.perf_counter()
-        return self.batch
 
 
 class Rows:
@@ -335,7 +307,7 @@ def measure(framework: str, case: str, turns: int, pause: Callable[[], object] =
     from torch.utils.data import DataLoader
 
     torch.set_num_threads(1)
-    clock = Clock(turns, pause)
+    clock = common.Clock(torch.ones(2, 4), turns, LEAD, TIMED, pause)
     FRAMEWORKS[framework](CASES[case], DataLoader(clock, batch_size=None))
     return clock.microseconds
 
