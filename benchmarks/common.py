@@ -57,12 +57,21 @@ class Clock:
         lead: steps of a turn that are not timed: they warm the caches again.
         timed: steps of a turn that are.
         pause: called between turns.
+        now: the time in seconds.
     """
 
     WARM_UP = 2  # turns
 
-    def __init__(self, batch: Any, turns: int, lead: int, timed: int, pause: Callable[[], object]) -> None:
-        self.batch, self.lead, self.timed, self.pause = batch, lead, timed, pause
+    def __init__(
+        self,
+        batch: Any,
+        turns: int,
+        lead: int,
+        timed: int,
+        pause: Callable[[], object],
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.batch, self.lead, self.timed, self.pause, self.now = batch, lead, timed, pause, now
         self.turn = lead + timed
         self.warm_up = self.turn * self.WARM_UP
         self.length = self.warm_up + self.turn * turns + 10  # the last turn ends before the epoch does
@@ -75,10 +84,10 @@ class Clock:
         position = i % self.turn
         if position == 0:
             if i > self.warm_up:
-                self.microseconds.append(1e6 * (time.perf_counter() - self.start) / self.timed)
+                self.microseconds.append(1e6 * (self.now() - self.start) / self.timed)
             self.pause()
         elif position == self.lead:
-            self.start = time.perf_counter()
+            self.start = self.now()
         return self.batch
 
 
