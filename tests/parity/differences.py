@@ -21,7 +21,6 @@ UNKNOWN = "steps that are not known in advance are inf; Lightning says -1, its v
 TOGETHER = "how many batches come; Lightning gives the length of each loader, though they go together"
 CALLER = "fit leaves the caller's gradient mode as it was; Lightning switches gradients on for good"
 IN_HOOKS = "a batch counts when it is done; Lightning counts in four stages, of which some are over after an error"
-OF_ITS_CALL = "a DataModule has a part in the calls that it is given to; Lightning sets it up again in later ones"
 STAND_IN = "the optimizer that stands in for none has an empty state of the usual form"
 
 HOOK_ORDER = {
@@ -33,9 +32,6 @@ HOOK_ORDER = {
     "loaders_max_size_with_stream_limited_more": SHORTER,
     "validated_at_end_stream_limited_more": SHORTER,
     "skips_across_epochs": UNCOUNTED,
-    "after_a_datamodule_validate": OF_ITS_CALL,
-    "after_a_datamodule_test": OF_ITS_CALL,
-    "after_a_datamodule_predict": OF_ITS_CALL,
     "scheduler_step_every_third_across_epochs": ACROSS,
     "early_stopping_recovers": RECOVERS,
     "skip_epoch_with_schedulers": SKIPPED,
