@@ -37,7 +37,8 @@ class MixedPrecision(Precision):
         self._known: WeakSet[Optimizer] = WeakSet()
 
     def forward_context(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device_type, dtype=self.dtype)
+        # Without the cache of cast weights: what follows an optimizer step within a step would use the old ones.
+        return torch.autocast(self.device_type, dtype=self.dtype, cache_enabled=False)
 
     def does(self, method: str) -> bool:
         # bfloat16 needs no scaler, and then a step is that of 32 bits.

@@ -183,12 +183,12 @@ def finish_epoch(run: Run, skipped: bool) -> None:
     at, results, schedulers = run.progress, run.results, run.schedulers
     results.end("train")
     if at.position != Position.EPOCH:
+        if skipped and at.step > at.epoch_start_step:  # the loop moves them after the last batch, which did not come
+            at.ended = True
+            run.step_schedulers(schedulers.by_epoch, at.epoch + 1)
         at.position = Position.EPOCH
         run.hooks.on_train_epoch_end()
-    stepped = at.step > at.epoch_start_step
-    if skipped and stepped:  # the loop above moves them after the last batch, which did not come
-        run.step_schedulers(schedulers.by_epoch, at.epoch + 1)
-    if at.ended or (skipped and stepped):
+    if at.ended:
         run.step_schedulers(schedulers.plateau_by_epoch, at.epoch + 1)
     results.send_epoch("train", max(at.window - 1, 0), at.epoch)
     run.report_epoch()

@@ -29,6 +29,7 @@ def configure_optimizers(run: Run) -> None:
     """Make the optimizers and schedulers, and the callables of training."""
     module, strategy = run.module, run.trainer.strategy
     run.manual = not module.automatic_optimization
+    module.zero_grad()  # nothing of an earlier fit, or of the user's own backward passes, goes into the first step
     configured: Configured = read_configured(module.configure_optimizers(), automatic=not run.manual)
     _, optimizers = strategy.setup(module, configured.optimizers)
     run.optimizers = optimizers if optimizers or run.manual else [NoOptimizer()]
