@@ -39,6 +39,7 @@ benchmark: $(VENV)/benchmark.installed
 	$(BIN)/python benchmarks/step_overhead.py --write
 	$(BIN)/python benchmarks/startup.py --write
 	$(BIN)/python benchmarks/memory.py --write
+	$(BIN)/python benchmarks/compile.py --rounds 6 --write
 
 $(VENV)/%.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

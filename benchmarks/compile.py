@@ -1,8 +1,8 @@
 """What GPUlayer adds to a step that torch.compile made, and to the same step in eager mode: a small transformer.
 
-    python benchmarks/compile.py                                   # about 2 minutes
-    python benchmarks/compile.py --rounds 1                        # one, while you work
-    python benchmarks/compile.py --write                           # also into results/
+    python benchmarks/compile.py --rounds 6 --write                # about 6 minutes; into results/
+    python benchmarks/compile.py                                   # 2 rounds, about 2 minutes
+    python benchmarks/compile.py --contestants module+log          # with its bare loop alone
     python benchmarks/compile.py --child network+log               # one alone, as JSON: for TORCH_LOGS=recompiles
 
 A model of 2 layers learns the next token, with AdamW, on the CPU with one thread. torch.compile builds C++ code, so a
@@ -19,9 +19,11 @@ compiler must be there. Contestants, by mode, the first of each a bare loop that
 With `+log`, the step calls self.log("loss", loss), which GPUlayer leaves out of what is compiled: the graph ends there.
 `graphs` counts what torch.compile made in the whole run; more than the bare loop's would be recompilations.
 
-Each round starts a fresh process for every contestant. They take turns, 60 steps at a time, with all but one asleep; 50
+Each round starts a fresh process for every contestant. They take turns, 15 steps at a time, with all but one asleep; 10
 steps of a turn are timed. The ratio is the median over the turns of the quotient with the mode's bare loop in the same
-turn; of the rounds, the median is reported, and their range.
+turn; of the rounds, the median is reported, and their range. Processes that run the same code differ by a per cent or
+two, so it takes several rounds to see less. Few turns write a row of metrics.csv, so the median leaves that out:
+step_overhead.py counts it.
 
 The time is that of the processor, which is the same as the clock's for one thread that never waits, but does not count
 what other programs take from it: per cents drown in that. torch.compile keeps its C++ code in a cache on the disk:
@@ -50,8 +52,8 @@ if TYPE_CHECKING:
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # in the process itself: no pool of workers beside it
 
 LAYERS, WIDTH, HEADS, TOKENS, LENGTH, BATCH = 2, 64, 4, 64, 16, 4
-LEAD = 10  # steps of a turn that are not timed
-TIMED = 50  # steps of a turn that are: always one log point
+LEAD = 5  # steps of a turn that are not timed
+TIMED = 10  # steps of a turn that are: short, so that those compared are close in time
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def bare(case: Case, loader: DataLoader) -> None:
     elif case.precision == "bf16-mixed":
         for batch in loader:
             optimizer.zero_grad()
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
                 loss = loss_of(network, batch)
             loss.backward()
             optimizer.step()
