@@ -5,6 +5,7 @@ Nothing here imports torch, so the process that starts the measurements stays sm
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import datetime
 import importlib.metadata
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).parent / "results"
 LIBRARIES = ("torch", "gpulayer", "lightning", "pytorch-ignite", "accelerate")
 
+FRAMEWORKS = ("bare", "gpulayer", "lightning")
+
 Measurement = dict[str, float]
 
 # Every process measured runs this checkout's source, on one thread.
@@ -46,6 +49,40 @@ def measure(script: str, *arguments: str) -> Measurement:
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def compare(
+    name: str,
+    child: Callable[[str], Measurement],
+    report: Callable[[dict[str, list[Measurement]]], str],
+    script: str,
+    about: str,
+    rounds: int,
+) -> None:
+    """The command line of a benchmark that takes one measurement in each process, for each of FRAMEWORKS.
+
+    Args:
+        name: of the files of results.
+        child: takes one measurement, for a framework.
+        report: draws the table of every framework's measurements.
+        script: its file.
+        about: what it measures, a line for the help.
+        rounds: how many, unless told otherwise.
+    """
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--frameworks", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS), metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--write", action="store_true", help="write the results into benchmarks/results")
+    parser.add_argument("--child", metavar="FRAMEWORK", help="take one measurement, print JSON")
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(child(options.child)))
+        return
+    results = alternate(frameworks(options.frameworks), options.rounds, lambda one: measure(script, one))
+    table_ = report(results)
+    print(table_)
+    if options.write:
+        write(name, table_, {"rounds": options.rounds, "measurements": results})
 
 
 class Clock:

@@ -10,15 +10,12 @@ medians.
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import resource
 import sys
 
 import common
 
-FRAMEWORKS = ("bare", "gpulayer", "lightning")
 # 2 x (3535 x 3535 + 3535) = 25.0 million parameters. A weight is 50 MB: glibc gives what is larger than 32 MB back at
 # once, while smaller ones stay in its heap now and then, which moved the bare loop between 720 and 800 MB.
 WIDTH, LAYERS, STEPS = 3535, 2, 5
@@ -76,19 +73,7 @@ def child(framework: str) -> common.Measurement:
     return {"peak_mb": peak / (1024**2 if sys.platform == "darwin" else 1024)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--frameworks", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS), metavar="NAME")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help="write the results into benchmarks/results")
-    parser.add_argument("--child", metavar="FRAMEWORK", help="take one measurement, print JSON")
-    options = parser.parse_args()
-    if options.child:
-        print(json.dumps(child(options.child)))
-        return
-
-    names = common.frameworks(options.frameworks)
-    results = common.alternate(names, options.rounds, lambda name: common.measure(__file__, name))
+def report(results: dict[str, list[common.Measurement]]) -> str:
     base = common.median(results["bare"], "peak_mb")
     rows = [
         (
@@ -99,11 +84,8 @@ def main() -> None:
         )
         for name, r in results.items()
     ]
-    report = common.table(("framework", "peak, MB", "above the bare loop, MB", "in per cent"), rows)
-    print(report)
-    if options.write:
-        common.write("memory", report, {"rounds": options.rounds, "measurements": results})
+    return common.table(("framework", "peak, MB", "above the bare loop, MB", "in per cent"), rows)
 
 
 if __name__ == "__main__":
-    main()
+    common.compare("memory", child, report, __file__, __doc__.splitlines()[0], rounds=5)

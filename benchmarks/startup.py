@@ -14,14 +14,10 @@ Fresh processes in alternating rounds; medians.
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import time
 
 import common
-
-FRAMEWORKS = ("bare", "gpulayer", "lightning")
 
 
 def child(framework: str) -> common.Measurement:
@@ -76,19 +72,7 @@ def child(framework: str) -> common.Measurement:
     return {"import_s": imported, "first_step_ms": 1e3 * (ends[0] - start)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--frameworks", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS), metavar="NAME")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--write", action="store_true", help="write the results into benchmarks/results")
-    parser.add_argument("--child", metavar="FRAMEWORK", help="take one measurement, print JSON")
-    options = parser.parse_args()
-    if options.child:
-        print(json.dumps(child(options.child)))
-        return
-
-    names = common.frameworks(options.frameworks)
-    results = common.alternate(names, options.rounds, lambda name: common.measure(__file__, name))
+def report(results: dict[str, list[common.Measurement]]) -> str:
     rows = [
         (
             name,
@@ -98,11 +82,8 @@ def main() -> None:
         )
         for name, r in results.items()
     ]
-    report = common.table(("framework", "import, s above torch", "first step, ms", "above the bare loop, ms"), rows)
-    print(report)
-    if options.write:
-        common.write("startup", report, {"rounds": options.rounds, "measurements": results})
+    return common.table(("framework", "import, s above torch", "first step, ms", "above the bare loop, ms"), rows)
 
 
 if __name__ == "__main__":
-    main()
+    common.compare("startup", child, report, __file__, __doc__.splitlines()[0], rounds=10)

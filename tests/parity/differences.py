@@ -21,6 +21,8 @@ UNKNOWN = "steps that are not known in advance are inf; Lightning says -1, its v
 TOGETHER = "how many batches come; Lightning gives the length of each loader, though they go together"
 CALLER = "fit leaves the caller's gradient mode as it was; Lightning switches gradients on for good"
 IN_HOOKS = "a batch counts when it is done; Lightning counts in four stages, of which some are over after an error"
+OF_ITS_CALL = "a DataModule has a part in the calls that it is given to; Lightning sets it up again in later ones"
+FLOAT16 = "16-mixed is float16 with its scaler on the CPU, too; Lightning takes bfloat16 there"
 STAND_IN = "the optimizer that stands in for none has an empty state of the usual form"
 
 HOOK_ORDER = {
@@ -32,6 +34,9 @@ HOOK_ORDER = {
     "loaders_max_size_with_stream_limited_more": SHORTER,
     "validated_at_end_stream_limited_more": SHORTER,
     "skips_across_epochs": UNCOUNTED,
+    "after_a_datamodule_validate": OF_ITS_CALL,
+    "after_a_datamodule_test": OF_ITS_CALL,
+    "after_a_datamodule_predict": OF_ITS_CALL,
     "scheduler_step_every_third_across_epochs": ACROSS,
     "early_stopping_recovers": RECOVERS,
     "skip_epoch_with_schedulers": SKIPPED,
@@ -44,6 +49,8 @@ HOOK_ORDER = {
 STATE = {"exception_in_validation_step": RESTORED, "gradients_switched_off_by_the_user": CALLER}
 
 WEIGHTS = {
+    "precision_16_mixed": FLOAT16,
+    "precision_16_mixed_manual": FLOAT16,
     "configured_as_three_schedulers": ACROSS,
     "scheduler_when_step_every_second_accumulation": BY_STEPS,
     "plateau_step_val_loss_accumulation": BY_STEPS,
@@ -60,6 +67,8 @@ WEIGHTS = {
 }
 
 NOTES = {
+    "precision_16_mixed": FLOAT16,
+    "precision_16_mixed_manual": FLOAT16,
     "skip_epoch_with_schedulers": SKIPPED,
     "estimated_steps_without_length_unlimited": UNKNOWN,
     "validation_batches_together": TOGETHER,
@@ -94,6 +103,8 @@ VIEWS = COUNTERS | {
 STATES = WEIGHTS | {"optimizers_given_as_nothing": STAND_IN, "skip_epoch_with_schedulers": SKIPPED}
 
 METRICS = {
+    "precision_16_mixed": FLOAT16,
+    "precision_16_mixed_manual": FLOAT16,
     "configured_as_three_schedulers": ACROSS,
     "scheduler_when_step_every_second_accumulation": BY_STEPS,
     "plateau_step_val_loss_accumulation": BY_STEPS,
@@ -109,4 +120,9 @@ METRICS = {
 
 CHECKPOINTS = {"best_and_last": LAST, "checkpoint_only_last": LAST}
 
-RETURNED = {"best_and_last": LAST, "evaluation_limited_zero": NOTHING}
+RETURNED = {
+    "best_and_last": LAST,
+    "evaluation_limited_zero": NOTHING,
+    "precision_16_mixed": FLOAT16,
+    "precision_16_mixed_manual": FLOAT16,
+}

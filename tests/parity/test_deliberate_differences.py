@@ -64,9 +64,9 @@ def test_skipping_the_rest_of_an_epoch_moves_no_step_scheduler(outcome: Outcomes
 
 
 def test_hooks_of_a_skipped_epoch_are_those_of_lightning(outcome: Outcomes) -> None:
-    """Only the schedulers differ."""
+    """Only the step scheduler differs: that of epochs has moved when on_train_epoch_end saves a checkpoint."""
     ours, theirs = (
-        [event for event in outcome(library, "skip_epoch_with_schedulers").events if not event.startswith("by_")]
+        [event for event in outcome(library, "skip_epoch_with_schedulers").events if not event.startswith("by_step")]
         for library in (GPULAYER, LIGHTNING)
     )
     assert ours == theirs
@@ -121,6 +121,31 @@ def test_a_skipped_batch_is_not_counted(outcome: Outcomes) -> None:
     before = [event for event in ours.events if event in ("module.on_train_batch_end(batch_idx=0)",
               "module.on_train_batch_end(batch_idx=1)", "module.on_validation_start")]  # fmt: skip
     assert [i for i, event in enumerate(before) if event == "module.on_validation_start"] == [3, 7]
+
+
+@pytest.mark.parametrize("call", ["validate", "test", "predict"])
+def test_a_datamodule_has_a_part_in_its_own_calls(call: str, outcome: Outcomes) -> None:
+    """After the fit that it was given to, none of its hooks is called; Lightning calls its `setup` and `teardown`."""
+    ours, theirs = (
+        [event for event in outcome(library, f"after_a_datamodule_{call}").events if event.startswith("datamodule.")]
+        for library in (GPULAYER, LIGHTNING)
+    )
+    assert ours[-1] == "datamodule.teardown(stage=fit)"
+    assert theirs[len(ours)] == "datamodule.prepare_data"
+
+
+@pytest.mark.parametrize("name", ["precision_16_mixed", "precision_16_mixed_manual"])
+def test_float16_on_the_cpu(name: str, outcome: Outcomes) -> None:
+    """All steps are computed in float16, the weights stay in 32 bits, and they learn."""
+    ours = outcome(GPULAYER, name)
+    steps = [entry for entry in ours.notes["seen"] if " out=" in entry]
+    assert len(steps) > 8
+    assert all("out=float16" in entry and "autocast=float16" in entry for entry in steps)
+    assert ours.notes["kinds"]["net.0.weight"] == "float32"
+    torch.manual_seed(7)
+    before = {f"net.{name}": value for name, value in network().state_dict().items()}
+    assert all(ours.weights[name].isfinite().all() and not equal(ours.weights[name], before[name]) for name in before)
+    assert (ours.notes["name"], outcome(LIGHTNING, name).notes["name"]) == ("16-mixed", "bf16-mixed")
 
 
 def test_steps_that_are_not_known_are_infinite(outcome: Outcomes) -> None:

@@ -245,10 +245,12 @@ def trained(L: Any, s: Settings, module: Any, ckpt_path: Any = None) -> Any:
 
 
 @st.composite
-def drawn(draw: st.DrawFn, ends: bool = False) -> Settings:
-    """Settings that the Trainer accepts; `ends`: also some that end training, or an epoch, before its time."""
+def drawn(draw: st.DrawFn, ends: bool = False, skips: bool = False) -> Settings:
+    """Settings that the Trainer accepts; some end training before its time (`ends`), or epochs (`skips`)."""
     batches, length = draw(st.integers(1, 9)), draw(st.booleans())
     limit = draw(st.none() | st.integers(0, 10) | (st.sampled_from([0.34, 0.5, 0.75, 1.0]) if length else st.none()))
+    if isinstance(limit, float) and batches * limit < 1:
+        limit = None  # less than a batch is refused
     per_epoch = Settings(batches, limit=limit).per_epoch
     every = draw(st.sampled_from([1, 1, 2, 3, None]))
     known = per_epoch if length else limit  # an interval that no epoch can reach is refused
@@ -263,14 +265,12 @@ def drawn(draw: st.DrawFn, ends: bool = False) -> Settings:
         early["stop"] = draw(st.none() | st.integers(1, 12))
         early["min_epochs"] = draw(st.none() | st.integers(0, 3))
         early["min_steps"] = draw(st.none() | st.integers(0, 9))
-        if max_epochs not in (None, -1):  # else it might never come to an end
-            early["skip"] = draw(st.none() | st.integers(0, 9))
+    if skips and max_epochs not in (None, -1):  # else it might never come to an end
+        early["skip"] = draw(st.none() | st.integers(0, 9))
     return Settings(
         batches,
         length,
-        None
-        if isinstance(limit, float) and not per_epoch
-        else limit,  # a fraction that is less than a batch is refused
+        limit,
         accumulate,
         interval,
         every,
@@ -317,7 +317,7 @@ def test_steps_validations_and_moves(s: Settings) -> None:
 @settings(FIXED, max_examples=100)
 @example(Settings(stop=1, min_epochs=2, interval=2))
 @example(Settings(max_epochs=3, skip=2, by_step=False))
-@given(drawn(ends=True))
+@given(drawn(ends=True, skips=True))
 def test_ends_before_its_time(s: Settings) -> None:
     """should_stop, min_epochs, min_steps, and epochs whose rest is skipped."""
     check(s)
@@ -326,7 +326,8 @@ def test_ends_before_its_time(s: Settings) -> None:
 @settings(FIXED, max_examples=60)
 @example(Settings(5, accumulate=2, interval=3, every=None), "batch", 3)
 @example(Settings(4, watches=True, by_step=False), "validation", 1)
-@given(drawn(), st.sampled_from(["batch", "batch", "validation", "epoch"]), st.integers(1, 8))
+@example(Settings(4, skip=2, by_step=False), "epoch", 1)
+@given(drawn(skips=True), st.sampled_from(["batch", "batch", "validation", "epoch"]), st.integers(1, 8))
 def test_a_resumed_run_goes_on_where_the_checkpoint_was_saved(
     tmp_path_factory: pytest.TempPathFactory, s: Settings, where: str, time: int
 ) -> None:
@@ -356,7 +357,7 @@ def test_the_draws_are_of_all_kinds(ends: bool) -> None:
     found: list[Settings] = []
 
     @settings(FIXED, max_examples=200)
-    @given(drawn(ends))
+    @given(drawn(ends, ends))
     def collect(s: Settings) -> None:
         found.append(s)
 

@@ -187,6 +187,7 @@ LIMITS_VAL: dict[str, dict[str, Any]] = {
         f"{name}{limit}": {"make": make, **arguments}
         for name, make in EVALUATED.items()
         for limit, arguments in LIMITS_VAL.items()
+        if limit in ("", "_limited", "_sanity") or name in ("dict", "sequential", "max_size")
     },
 )
 def validation_loaders(L: ModuleType, folder: Path, make: Make, **arguments: Any) -> Outcome:

@@ -148,6 +148,16 @@ def datamodule(L: ModuleType, folder: Path) -> Outcome:
     return lab.outcome(trainer, module, returned)
 
 
+@variants("after_a_datamodule_{}", **{call: {"call": call} for call in ("validate", "test", "predict")})
+def after_a_datamodule(L: ModuleType, folder: Path, call: str) -> Outcome:
+    """Fit with a DataModule, then a call with loaders of its own."""
+    lab = Lab(L, folder)
+    module, trainer = Evaluated.of(lab)(), lab.trainer(max_epochs=1)
+    trainer.fit(module, datamodule=data_of(lab)())
+    quiet = {} if call == "predict" else {"verbose": False}
+    return lab.outcome(trainer, module, getattr(trainer, call)(module, loader(2, seed=5), **quiet))
+
+
 @variants(
     "exception_in_{}",
     **{

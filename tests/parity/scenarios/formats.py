@@ -102,6 +102,7 @@ def watched_net(lab: Lab, seen: list[str], manual: bool = False) -> type:
         for name in PRECISIONS
     },
     **{f"{name.replace('-', '_')}_manual": {"precision": name, "manual": True} for name in PRECISIONS},
+    **{"16_mixed": {"precision": "16-mixed"}, "16_mixed_manual": {"precision": "16-mixed", "manual": True}},
     given_as_64={"precision": 64},
     given_as_bf16={"precision": "bf16"},
     given_as_text_32={"precision": "32"},
@@ -165,3 +166,31 @@ def precision_of_init_module(L: ModuleType, folder: Path) -> Outcome:
     made = kind(module.net[0].weight)
     trainer.fit(module, loader(2))
     return lab.outcome(trainer, module, made=made, after=formats())
+
+
+@variants("precision_with_steps_within_{}", **{name.replace("-", "_"): {"precision": name} for name in PRECISIONS[:3]})
+def precision_with_steps_within(L: ModuleType, folder: Path, precision: str) -> Outcome:
+    """Two optimizer steps in one training step: the second is computed with the weights that the first one made."""
+    lab, losses = Lab(L, folder), []
+
+    class Net(lab.L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+            self.automatic_optimization = False
+
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+            optimizer = self.optimizers()
+            for _ in range(2):
+                optimizer.zero_grad()
+                loss = loss_of(self.net, batch)
+                losses.append(loss.detach())
+                self.manual_backward(loss)
+                optimizer.step()
+
+        def configure_optimizers(self) -> Any:
+            return lab.optimizer(self)
+
+    module, trainer = Net(), lab.trainer(precision=precision)
+    trainer.fit(module, loader(3))
+    return lab.outcome(trainer, module, losses=losses)

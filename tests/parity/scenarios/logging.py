@@ -411,6 +411,45 @@ def log_val_check_interval(L: ModuleType, folder: Path, **arguments: Any) -> Out
     return logged_fit(lab, module, val_check_interval=2, **arguments)
 
 
+@log_variants(
+    "log_until_it_stops{}",
+    **{"": {}, "_min_epochs": {"min_epochs": 1}, "_accumulation": {"accumulate_grad_batches": 2}},
+)
+def log_until_it_stops(L: ModuleType, folder: Path, **arguments: Any) -> Outcome:
+    """should_stop at a step that is no log point: what the last step logged reaches the loggers all the same."""
+    lab = Lab(L, folder)
+
+    def training_step(self: Any, batch: torch.Tensor, batch_idx: int) -> Any:
+        loss = loss_of(self.net, batch)
+        self.log("loss", loss, batch_size=len(batch))
+        self.trainer.should_stop = batch_idx == 1
+        return loss
+
+    return logged_fit(lab, logging_net(lab, training_step=training_step), log_every_n_steps=3, **arguments)
+
+
+@log_variants(
+    "log_within_a_window_{}",
+    every_batch={"val_check_interval": 1},
+    every_third={"val_check_interval": 3},
+    of_four={"val_check_interval": 2, "accumulate_grad_batches": 4},
+)
+def log_within_a_window(L: ModuleType, folder: Path, **arguments: Any) -> Outcome:
+    """A validation between two batches that share an optimizer step has that step's number."""
+    lab = Lab(L, folder)
+
+    def training_step(self: Any, batch: torch.Tensor, batch_idx: int) -> Any:
+        loss = loss_of(self.net, batch)
+        self.log("loss", loss, batch_size=len(batch))
+        return loss
+
+    def validation_step(self: Any, batch: torch.Tensor, batch_idx: int) -> None:
+        self.log("val", loss_of(self.net, batch), batch_size=len(batch))
+
+    module = logging_net(lab, training_step=training_step, validation_step=validation_step)
+    return logged_fit(lab, module, loader(4), **{"accumulate_grad_batches": 2} | arguments)
+
+
 @log_variants("log_in_{}", validate={"verb": "validate"}, test={"verb": "test"})
 def log_in_evaluation(L: ModuleType, folder: Path, verb: str) -> Outcome:
     """Rows and returned values of validate and test."""

@@ -370,6 +370,28 @@ def manual_lbfgs(L: ModuleType, folder: Path) -> Outcome:
     return fitted(lab, manual_net(lab, by_closure)(), loader(2))
 
 
+@variants("manual_gradients_{}", of_the_last_fit={"again": True}, of_the_user={"again": False})
+def manual_gradients(L: ModuleType, folder: Path, again: bool) -> Outcome:
+    """Gradients from before a fit do not get into its first step."""
+    lab = Lab(L, folder)
+
+    def step(module: Any, batch: Any, i: int) -> None:
+        optimizer = module.optimizers()
+        module.manual_backward(loss_of(module.net, batch))
+        if i % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    module, trainer = manual_net(lab, step)(), lab.trainer(max_epochs=1)
+    if again:
+        trainer.fit(module, loader(2))
+        trainer.fit_loop.max_epochs = 2
+    else:
+        loss_of(module.net, next(iter(loader(1, seed=3)))).backward()
+    trainer.fit(module, loader(2))
+    return lab.outcome(trainer, module)
+
+
 @scenario
 def manual_stops_in_step(L: ModuleType, folder: Path) -> Outcome:
     lab = Lab(L, folder)

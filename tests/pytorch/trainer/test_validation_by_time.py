@@ -88,6 +88,18 @@ def test_a_checkpoint_after_each_of_them() -> None:
     assert len(saver.best_k_models) == 6
 
 
+def test_a_callback_that_asks_takes_no_validation_away() -> None:
+    """A checkpoint by steps asks after each batch whether a score is to come; the validation comes all the same."""
+    saver = ModelCheckpoint("saved", "{step}", monitor="val_loss", save_top_k=-1, every_n_train_steps=1)
+    model = Clock(0.02)
+    # The first score is there before the first save.
+    trainer(val_check_interval=timedelta(milliseconds=10), max_steps=6, callbacks=[saver]).fit(
+        model, loader(3), loader(1)
+    )
+    assert model.validated == [1, 2, 3, 4, 5, 6]
+    assert len(saver.best_k_models) == 6
+
+
 @pytest.mark.usefixtures("by_batches")
 def test_a_time_that_is_longer_than_the_run() -> None:
     model = Clock()

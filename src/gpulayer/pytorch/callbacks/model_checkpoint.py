@@ -185,6 +185,7 @@ class ModelCheckpoint(Checkpoint):
     ) -> None:
         if self._skip(trainer) or not (self._trigger.at_step(trainer.global_step) or self._trigger.at_time()):
             return
+        self._trigger.restart()
         # With a monitor, a score is due first if validation follows this very step (Lightning's issue 20185).
         if self.monitor is not None and trainer._run is not None and trainer._run.validation_due():
             self._after_validation = True

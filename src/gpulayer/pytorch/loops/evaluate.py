@@ -8,14 +8,14 @@ from gpulayer.pytorch.loops.progress import Position
 from gpulayer.pytorch.loops.run import Evaluation, Run
 
 
-def evaluate(run: Run, evaluation: Evaluation | None, owed: bool = False) -> list[dict[str, float]]:
+def evaluate(run: Run, evaluation: Evaluation | None, owed_at: int | None = None) -> list[dict[str, float]]:
     """Every batch of every loader through the step.
 
     Args:
         run: the run.
         evaluation: what to evaluate.
-        owed: whether it is the validation that training owes after a batch: loggers then get the step that the batch
-            had, and a checkpoint written in its last hook says that it is done.
+        owed_at: set for the validation that training owes after a batch, to the step that loggers get: the one that the
+            batch ended, or is part of. A checkpoint written in its last hook then says that it is done.
 
     Returns:
         The metrics, one dict for each loader.
@@ -46,8 +46,8 @@ def evaluate(run: Run, evaluation: Evaluation | None, owed: bool = False) -> lis
             counts.loader_done(index, i + 1)
         results.end(evaluation.stage)
         evaluation.on_epoch_end()
-        results.send_epoch(evaluation.stage, max(at.window - owed, 0), at.epoch)
-        if owed:
+        results.send_epoch(evaluation.stage, at.window if owed_at is None else owed_at, at.epoch)
+        if owed_at is not None:
             at.position = Position.VALIDATED
         evaluation.on_end()
         metrics = results.close(evaluation.stage)

@@ -64,7 +64,7 @@ def fit(run: Run) -> None:
             if hooks.on_train_batch_end is not nothing:
                 hooks.on_train_batch_end(as_outputs(output, run, i, accumulate), batch, i)
             if step_now and stepping:
-                results.step_done(at.window, at.epoch)
+                results.step_done(at.window, at.epoch, last=run.trainer.should_stop)
             if finish_batch(run, step_now):
                 break
         finish_epoch(run, skipped)
@@ -168,7 +168,9 @@ def finish_batch(run: Run, step_now: bool) -> bool:
         if step_now:  # otherwise they are half of an accumulated step
             run.module.on_validation_model_zero_grad()
         run.load_validation()
-        evaluate(run, run.validation, owed=True)
+        if run.validate_every is not None:
+            run.validate_every.restart()
+        evaluate(run, run.validation, owed_at=at.window - step_now)
     if run.schedulers.plateau_by_step and step_now and at.position != Position.READY:
         run.step_schedulers(run.schedulers.plateau_by_step, at.step)
     at.position = Position.READY

@@ -239,17 +239,20 @@ class Results:
 
     # -- training's step values --------------------------------------------------------------------------------------
 
-    def step_done(self, window: int, epoch: int) -> None:
+    def step_done(self, window: int, epoch: int, last: bool = False) -> None:
         """After an optimizer step: at a log point, start copying the values that are new since the last one.
 
         Args:
             window: how many optimizer steps are done.
             epoch: the epoch's number.
+            last: someone has asked to stop, so this may be the last step, which is a log point in any case.
         """
         if self.pending is not None:
             self.deliver()
         stepping = self.stepping["train"]
-        if not stepping or self.send is None or not self.log_every_n_steps or window % self.log_every_n_steps:
+        if not stepping or self.send is None or not self.log_every_n_steps:
+            return
+        if window % self.log_every_n_steps and not last:
             return
         due = [slot for slot in stepping if slot.unsent and slot.to_loggers]
         if not due:

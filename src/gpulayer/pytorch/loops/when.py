@@ -21,8 +21,7 @@ class Every:
     due_at: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        if self.seconds is not None:
-            self.due_at = self.clock() + self.seconds
+        self.restart()
 
     def at_step(self, step: int) -> bool:
         """Whether `step` (counted from 1) is one."""
@@ -33,14 +32,13 @@ class Every:
         return bool(self.epochs) and epochs > 0 and epochs % (self.epochs or 1) == 0
 
     def at_time(self) -> bool:
-        """Whether the time has come; it then starts anew."""
-        if self.seconds is None:
-            return False
-        now = self.clock()
-        if now < self.due_at:
-            return False
-        self.due_at = now + self.seconds
-        return True
+        """Whether the time has come. It stays so until `restart`: to ask changes nothing, so several may."""
+        return self.seconds is not None and self.clock() >= self.due_at
+
+    def restart(self) -> None:
+        """What was due is done: the time starts anew."""
+        if self.seconds is not None:
+            self.due_at = self.clock() + self.seconds
 
 
 def every(steps: int | None = None, epochs: int | None = None, seconds: float | None = None) -> Every:

@@ -7,10 +7,12 @@ from gpulayer.fabric.utilities import (
     rank_zero_only,
     rank_zero_warn,
 )
+from gpulayer.pytorch.core.combined_loader import CombinedLoader
 from gpulayer.pytorch.core.hparams import AttributeDict
 
 __all__ = [
     "AttributeDict",
+    "CombinedLoader",
     "move_data_to_device",
     "rank_zero_deprecation",
     "rank_zero_info",
