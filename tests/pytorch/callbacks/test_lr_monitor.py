@@ -12,6 +12,8 @@ from torch import nn
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import ExponentialLR
 
+import gpulayer.pytorch as L
+from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.pytorch.callbacks import LearningRateMonitor
 from tests.pytorch.models import Line, loader, trainer
 
@@ -64,7 +66,7 @@ def test_as_the_schedulers_interval_says_by_epoch() -> None:
 
 def test_only_where_the_trainer_logs() -> None:
     rates = logged(halving("step"), LearningRateMonitor("step"), log_every_n_steps=3)
-    assert [step for _, step, _ in rates["lr-Adam"]] == [0, 3, 6]
+    assert [step for _, step, _ in rates["lr-Adam"]] == [2, 5]
 
 
 def test_an_optimizer_without_a_scheduler() -> None:
@@ -136,3 +138,107 @@ def test_a_callback_can_read_the_rate() -> None:
     used.fit(Line(), loader())
     assert float(used.callback_metrics["lr-SGD"]) == pytest.approx(0.05)
     assert isinstance(used.callback_metrics["lr-SGD"], torch.Tensor)
+
+
+def test_an_optimizer_without_a_scheduler_at_steps_and_epochs() -> None:
+    """Nobody says when its rate changes."""
+    rates = logged(Line.configure_optimizers, LearningRateMonitor(), log_every_n_steps=2)
+    assert [(epoch, step) for epoch, step, _ in rates["lr-SGD"]] == [(0, 0), (0, 1), (0, 3), (1, 4), (1, 5), (1, 7)]
+
+
+def test_a_rate_that_is_set_by_hand() -> None:
+    class Manual(Line):
+        def __init__(self) -> None:
+            super().__init__(lr=1.0)
+            self.automatic_optimization = False
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            optimizer = self.optimizers()
+            self.manual_backward(self.loss(batch))
+            optimizer.step()
+            optimizer.zero_grad()
+            optimizer.param_groups[0]["lr"] /= 2
+
+    monitor = LearningRateMonitor("step")
+    trainer(logger=None, max_epochs=1, log_every_n_steps=1, callbacks=[monitor]).fit(Manual(), loader())
+    assert monitor.lrs == {"lr-SGD": [1.0, 0.5, 0.25, 0.125]}
+
+
+def test_accumulated_batches_once_a_step() -> None:
+    arguments = {"accumulate_grad_batches": 2, "log_every_n_steps": 1}
+    rates = logged(halving("step"), LearningRateMonitor("step"), **arguments)
+    assert rates == {"lr-Adam": [(step // 2, step, 0.5**step) for step in range(4)]}
+
+
+def test_several_schedulers_of_an_optimizer() -> None:
+    """Each has its own interval, and so its own name."""
+
+    def configure_optimizers(self: Line) -> Any:
+        optimizer = SGD(self.parameters(), lr=1.0)
+        by_step = {"scheduler": ExponentialLR(optimizer, 0.5), "interval": "step", "name": "warm"}
+        return [optimizer], [by_step, {"scheduler": ExponentialLR(optimizer, 0.5), "interval": "epoch"}]
+
+    monitor = LearningRateMonitor()
+    logged(configure_optimizers, monitor)
+    assert [len(monitor.lrs["warm"]), len(monitor.lrs["lr-SGD"])] == [8, 2]
+
+
+class Unfreezing(L.Callback):
+    """Adds the bias as a group of its own at the start of the second epoch, as finetuning does."""
+
+    def __init__(self, **group: Any) -> None:
+        self.group = group
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        if trainer.current_epoch == 1:
+            trainer.optimizers[0].add_param_group({"params": [pl_module.net.bias], "lr": 0.25, **self.group})
+
+
+def frozen(self: Line) -> Any:
+    return SGD([self.net.weight], lr=0.5, momentum=0.5)
+
+
+def test_a_group_that_is_added_later() -> None:
+    """What was alone has a number from then on, and its earlier rates go with it."""
+    monitor = LearningRateMonitor("epoch", log_momentum=True)
+    model = type("Rated", (Line,), {"configure_optimizers": frozen, "training_step": without_logging})()
+    used = trainer(logger=None, max_epochs=3, log_every_n_steps=1, callbacks=[Unfreezing(), monitor])
+    used.fit(model, loader())
+    assert monitor.lrs == {"lr-SGD/pg1": [0.5, 0.5, 0.5], "lr-SGD/pg2": [0.25, 0.25]}
+    assert monitor.last_momentum_values["lr-SGD/pg2-momentum"] == 0.5
+    with Path("runs/Rated/version_0/metrics.csv").open() as file:
+        rows = list(csv.DictReader(file, restval=""))
+    assert [row["lr-SGD"] for row in rows] == ["0.5", "", ""]
+    assert [row["lr-SGD/pg1"] for row in rows] == ["", "0.5", "0.5"]
+    assert [row["lr-SGD/pg2"] for row in rows] == ["", "0.25", "0.25"]
+
+
+def test_a_named_group_that_is_added_later() -> None:
+    monitor = LearningRateMonitor("step")
+    model = type("Rated", (Line,), {"configure_optimizers": frozen, "training_step": without_logging})()
+    callbacks = [Unfreezing(name="head"), monitor]
+    trainer(logger=None, max_epochs=2, log_every_n_steps=2, callbacks=callbacks).fit(model, loader())
+    assert monitor.lrs == {"lr-SGD/pg1": 4 * [0.5], "lr-SGD/head": 2 * [0.25]}
+
+
+def test_two_groups_of_a_name() -> None:
+    def configure_optimizers(self: Line) -> Any:
+        return SGD([{"params": [p], "name": "same"} for p in self.net.parameters()], lr=1.0)
+
+    with pytest.raises(MisconfigurationException, match="several parameter groups named 'same'"):
+        logged(configure_optimizers, LearningRateMonitor())
+
+
+def test_a_second_fit_begins_anew() -> None:
+    monitor = LearningRateMonitor("epoch")
+    used = trainer(logger=None, max_epochs=1, callbacks=[monitor])
+    used.fit(Line(), loader())
+    used.fit_loop.max_epochs = 2
+    used.fit(Line(), loader())
+    assert monitor.lrs == {"lr-SGD": [0.05]}
+
+
+def test_no_log_points() -> None:
+    monitor = LearningRateMonitor("step")
+    trainer(logger=None, max_epochs=1, log_every_n_steps=0, callbacks=[monitor]).fit(Line(), loader())
+    assert monitor.lrs == {"lr-SGD": []}

@@ -45,5 +45,5 @@ class Accelerator(ABC):
         """Free what the run held on the device."""
 
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
-        """Memory and load of the device, by name."""
+        """Memory and load of the device, by name; DeviceStatsMonitor logs them, so it should not take long."""
         return {}

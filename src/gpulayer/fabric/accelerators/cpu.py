@@ -1,8 +1,11 @@
 """The host's processor."""
 
+from typing import Any
+
 import torch
 
 from gpulayer.fabric.accelerators.accelerator import Accelerator
+from gpulayer.fabric.utilities.device_stats import host_stats
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 
 
@@ -31,3 +34,6 @@ class CPUAccelerator(Accelerator):
     @staticmethod
     def get_parallel_devices(devices: int) -> list[torch.device]:
         return [torch.device("cpu")] * devices
+
+    def get_device_stats(self, device: torch.device) -> dict[str, Any]:
+        return host_stats()

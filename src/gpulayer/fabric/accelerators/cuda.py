@@ -1,17 +1,23 @@
 """NVIDIA's and AMD's GPUs, through torch.cuda."""
 
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 
 from gpulayer.fabric.accelerators.accelerator import Accelerator
 from gpulayer.fabric.accelerators.indexed import read_indices
+from gpulayer.fabric.utilities.device_stats import Sampler, gpu_sensors
 
 
 class CUDAAccelerator(Accelerator):
     """A GPU seen by torch.cuda."""
 
     name = "cuda"
+
+    @cached_property  # not in an __init__, which a subclass might not call
+    def _sensors(self) -> dict[torch.device, Sampler]:
+        return {}
 
     @staticmethod
     def is_available() -> bool:
@@ -33,7 +39,13 @@ class CUDAAccelerator(Accelerator):
         torch.cuda.set_device(device)
 
     def teardown(self) -> None:
+        for sampler in self._sensors.values():
+            sampler.stop()
+        self._sensors.clear()
         torch.cuda.empty_cache()
 
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
-        return torch.cuda.memory_stats(device)
+        """The allocator's counts of now, and the newest reading of the sensors, up to a second old."""
+        if device not in self._sensors:
+            self._sensors[device] = Sampler(partial(gpu_sensors, device))
+        return torch.cuda.memory_stats(device) | self._sensors[device].newest
