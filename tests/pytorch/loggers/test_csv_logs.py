@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -249,3 +250,28 @@ def test_a_failed_run_keeps_its_rows() -> None:
         trainer.fit(Breaks(), loader())
     assert [row["step"] for row in rows("runs/Breaks/version_0")] == ["0", "1"]
     assert Path("runs/Breaks/version_0/hparams.yaml").read_text() == "size: 3\n"
+
+
+def test_a_long_file_is_written_in_constant_memory() -> None:
+    """Nothing of 20,000 rows stays in memory; the file has them all. benchmarks/csv_rows.py writes a million."""
+    logger = CSVLogger("runs", "a")
+    logger.log_metrics({"loss": 0.0, "epoch": 0}, step=0)
+    tracemalloc.start()
+    try:
+        for step in range(1, 20_000):
+            logger.log_metrics({"loss": step / 7, "epoch": step // 100}, step=step)
+            if step == 1_000:
+                before, _ = tracemalloc.get_traced_memory()
+                tracemalloc.reset_peak()
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    logger.finalize("success")
+    assert after - before < 10_000
+    assert peak - before < 20_000
+    found = rows(logger.log_dir)
+    assert len(found) == 20_000
+    assert all(
+        (int(row["step"]), int(row["epoch"]), float(row["loss"])) == (step, step // 100, step / 7)
+        for step, row in enumerate(found)
+    )
