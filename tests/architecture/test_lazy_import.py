@@ -68,3 +68,12 @@ def test_names_of_the_root_are_those_of_pytorch() -> None:
         "import gpulayer, gpulayer.pytorch as L; assert gpulayer.Trainer is L.Trainer and gpulayer.Module is L.Module"
     )
     assert "torch" in loaded_after(script)
+
+
+def test_parts_are_there_without_an_import_of_their_own() -> None:
+    """As on Lightning: `L.strategies.SingleDeviceStrategy` after `import gpulayer.pytorch as L`."""
+    parts = "accelerators callbacks core loggers loops plugins strategies trainer utilities".split()
+    helpers = "combined_loader exceptions model_summary rank_zero seed types warnings".split()
+    names = ", ".join([*(f"L.{part}" for part in parts), *(f"L.utilities.{helper}" for helper in helpers)])
+    loaded_after(f"import gpulayer.pytorch as L; {names}")
+    loaded_after("import gpulayer.pytorch as L\nassert not hasattr(L, 'missing')")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import pickle
 from contextlib import suppress
 from typing import Any
 
 import pytest
 import torch
+import torchmetrics
 from torch import nn
 
 from gpulayer.fabric.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
@@ -59,6 +61,129 @@ def test_gradients_are_unscaled_once_a_step() -> None:
         assert torch.equal(net.weight, before - 1)
 
 
+@pytest.mark.parametrize(
+    "events",
+    [
+        "backward a, unscale a, zero a, backward a, step a",
+        "backward a, unscale a, backward a, step a",
+        "backward a, unscale a, backward b, unscale b, step a, step b",
+        "backward a, backward b, unscale b, step a, zero a, backward a, step a, step b",
+        "backward a, backward b, unscale b, step a, save, step b",
+        "backward a, step a, backward a, step a",
+        "backward a, step a, step a, unscale a, step a",
+        "backward a, step a, save, step a",
+        "step a, backward a, step a, zero a, step a",
+    ],
+)
+def test_steps_are_those_of_32_bits(events: str) -> None:
+    """Bit for bit, in whatever order gradients are made, unscaled and used; each update changes the scale."""
+
+    def weights(precision: Precision) -> list[Any]:
+        nets = {name: nn.Linear(2, 1, bias=False) for name in "ab"}
+        for net in nets.values():
+            nn.init.zeros_(net.weight)
+        optimizers = {name: torch.optim.SGD(net.parameters(), lr=1.0) for name, net in nets.items()}
+        for number, event in enumerate(events.split(", "), start=1):
+            kind, _, name = event.partition(" ")
+            if kind == "backward":
+                precision.scale((nets[name].weight * number).sum()).backward()
+            elif kind == "unscale":
+                precision.unscale(optimizers[name])
+            elif kind == "step":
+                precision.optimizer_step(optimizers[name])
+                assert not precision.skipped
+            elif kind == "zero":
+                optimizers[name].zero_grad()
+            else:
+                precision.state_dict()
+        return [net.weight.tolist() for net in nets.values()]
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1)
+    assert weights(MixedPrecision("16-mixed", "cpu", scaler)) == weights(Precision())
+
+
+def test_gradients_of_a_sparse_embedding() -> None:
+    precision = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=4.0))
+    table = nn.Embedding(3, 1, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), lr=1.0)
+    before = table.weight.detach().clone()
+    for _ in range(2):
+        precision.scale(table(torch.tensor([1, 1, 2])).sum()).backward()
+        precision.unscale(optimizer)
+    precision.optimizer_step(optimizer)
+    torch.testing.assert_close(table.weight, before - torch.tensor([[0.0], [4.0], [2.0]]))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_was_left_out(fused: bool) -> None:
+    """A fused optimizer is called all the same, and finds out itself."""
+    precision = MixedPrecision("16-mixed", "cpu")
+    net = nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.Adam(net.parameters(), fused=fused)
+    for factor, skipped in ((1.0, False), (float("inf"), True), (float("nan"), True), (2.0, False)):
+        before = net.weight.detach().clone()
+        precision.scale((net.weight * factor).sum()).backward()
+        precision.optimizer_step(optimizer)
+        assert torch.equal(net.weight, before) == precision.skipped == skipped
+        optimizer.zero_grad()
+    assert precision.state_dict()["scale"] == 2.0**14
+
+
+class Shortened(torch.optim.SGD):
+    """Its step takes an argument of its own."""
+
+    def step(self, closure: Any = None, scale: float = 1.0) -> Any:  # type: ignore[override]
+        for group in self.param_groups:
+            group["lr"] = scale
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    "precision", [Precision(), MixedPrecision("16-mixed", "cpu"), DoublePrecision()], ids=lambda p: p.name
+)
+def test_arguments_of_an_optimizers_own(precision: Precision) -> None:
+    net = nn.Linear(2, 1, bias=False)
+    optimizer = Shortened(net.parameters(), lr=1.0)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        precision.scale(net.weight.sum()).backward()
+        return "the loss"
+
+    for given in (closure, None):
+        before = net.weight.detach().clone()
+        loss = precision.optimizer_step(optimizer, given, scale=0.5)
+        assert torch.equal(net.weight, before - 0.5)
+        assert loss == ("the loss" if given else None)
+
+
+def test_a_step_of_an_earlier_run_is_not_counted_in_the_next() -> None:
+    """Its gradients were not finite; the scale that is loaded is not lowered for that."""
+    precision = MixedPrecision("16-mixed", "cpu")
+    state = MixedPrecision("16-mixed", "cpu").state_dict()
+    _, optimizer = scaled_gradients(precision, float("inf"))
+    precision.optimizer_step(optimizer)
+    precision.load_state_dict(state)
+    precision.scale(torch.ones(1))
+    assert precision.state_dict()["scale"] == state["scale"]
+
+
+def test_it_can_be_pickled_after_a_step() -> None:
+    precision = MixedPrecision("16-mixed", "cpu")
+    _, optimizer = scaled_gradients(precision, float("inf"))
+    precision.optimizer_step(optimizer)
+    assert pickle.loads(pickle.dumps(precision)).state_dict() == precision.state_dict()
+
+
+def test_a_scaler_that_is_switched_off() -> None:
+    precision = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", enabled=False))
+    net, optimizer = scaled_gradients(precision)
+    before = net.weight.detach().clone()
+    precision.optimizer_step(optimizer)
+    assert torch.equal(net.weight, before - 1)
+    assert precision.state_dict() == {}
+
+
 def test_a_step_with_gradients_that_are_not_finite() -> None:
     precision = MixedPrecision("16-mixed", "cpu")
     net, optimizer = scaled_gradients(precision, float("inf"))
@@ -104,9 +229,28 @@ def test_everything_in_one_format(precision: Precision, dtype: torch.dtype) -> N
         assert torch.get_default_dtype() == torch.float32
 
 
-def test_complex_numbers_stay_complex() -> None:
-    wave = torch.ones(1, dtype=torch.complex64)
-    assert DoublePrecision().convert_input(wave).is_complex()
+@pytest.mark.parametrize("precision", [HalfPrecision("16-true"), HalfPrecision("bf16-true"), DoublePrecision()])
+def test_complex_numbers_stay_as_they_are(precision: Precision) -> None:
+    """In a batch and in a module, whose other tensors are converted."""
+    wave = torch.full((1,), 1 + 2j, dtype=torch.complex64)
+    assert precision.convert_input(wave) is wave
+    net = nn.Linear(1, 1)
+    net.wave = nn.Parameter(wave.clone())
+    net.register_buffer("kept", wave.clone())
+    net.register_buffer("whole", torch.arange(2))
+    precision.convert_module(net)
+    for kept in (net.wave, net.kept):
+        assert (kept.dtype, kept.tolist()) == (torch.complex64, [1 + 2j])
+    assert (net.weight.dtype, net.whole.dtype) == (precision.dtype, torch.int64)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("precision", [HalfPrecision("16-true"), HalfPrecision("bf16-true"), DoublePrecision()])
+def test_metrics_count_in_their_own_format(precision: Precision) -> None:
+    """In bfloat16 a sum of ones would end at 256."""
+    metrics = precision.convert_module(nn.ModuleDict({"mean": torchmetrics.MeanMetric()}))
+    for _ in range(300):
+        metrics["mean"].update(torch.ones(1, dtype=precision.dtype))  # type: ignore[attr-defined]
+    assert metrics["mean"].weight.item() == 300
 
 
 def test_32_bits_cost_nothing() -> None:

@@ -339,11 +339,11 @@ class Logs(Line):
 
 
 LOGGED: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[str, ...]]] = {
-    "text": (("m", "high"), {}, ("self.log('m', ...)", "'high' of type str", "a number or a scalar tensor")),
-    "nothing": (("m", None), {}, ("self.log('m', ...)", "NoneType", "a number or a scalar tensor")),
-    "a list": (("m", [1.0, 2.0]), {}, ("[1.0, 2.0] of type list", "a number or a scalar tensor")),
-    "a dict": (("m", {"a": 1.0}), {}, ("of type dict", "a number or a scalar tensor")),
-    "a complex number": (("m", 1j), {}, ("1j of type complex", "a number or a scalar tensor")),
+    "text": (("m", "high"), {}, ("self.log('m', ...)", "'high' of type str", "a number, a scalar tensor or")),
+    "nothing": (("m", None), {}, ("self.log('m', ...)", "NoneType", "a number, a scalar tensor or")),
+    "a list": (("m", [1.0, 2.0]), {}, ("[1.0, 2.0] of type list", "a number, a scalar tensor or")),
+    "a dict": (("m", {"a": 1.0}), {}, ("of type dict", "a number, a scalar tensor or")),
+    "a complex number": (("m", 1j), {}, ("1j of type complex", "a number, a scalar tensor or")),
     "a vector": (("m", torch.ones(3)), {}, ("tensor of shape (3,)", "log its mean")),
     "an empty tensor": (("m", torch.ones(0)), {}, ("tensor of shape (0,)", "one number")),
     "a name that is none": ((3, 1.0), {}, ("a name as its first argument", "got 3")),

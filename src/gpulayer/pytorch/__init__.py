@@ -1,8 +1,11 @@
 """The Trainer and what goes with it; the names are those of `lightning.pytorch`."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from gpulayer import __version__
 from gpulayer.fabric.utilities.seed import seed_everything
-from gpulayer.pytorch import callbacks, loggers
+from gpulayer.pytorch import callbacks, loggers, utilities
 from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.datamodule import DataModule, LightningDataModule
 from gpulayer.pytorch.core.module import LightningModule, Module
@@ -16,7 +19,20 @@ __all__ = [
     "Module",
     "Trainer",
     "__version__",
+    "accelerators",
     "callbacks",
     "loggers",
+    "plugins",
     "seed_everything",
+    "strategies",
+    "utilities",
 ]
+
+if TYPE_CHECKING:
+    from gpulayer.pytorch import accelerators, plugins, strategies
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name in ("accelerators", "plugins", "strategies"):  # needed by few, so imported when they are used
+            return import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, UserList, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -68,6 +68,14 @@ def test_nested_containers() -> None:
 @pytest.mark.parametrize("leaf", ["text", b"bytes", 3, 0.5, None, True])
 def test_what_cannot_move_stays(leaf: Any) -> None:
     assert move_data_to_device([leaf, {"x": leaf}], ELSEWHERE) == [leaf, {"x": leaf}]
+
+
+@pytest.mark.parametrize("kind", [deque, UserList])
+def test_other_sequences(kind: Any) -> None:
+    moved = move_data_to_device({"x": kind([t(), "label"])}, ELSEWHERE)
+    assert type(moved["x"]) is kind
+    assert moved["x"][0].is_meta
+    assert moved["x"][1] == "label"
 
 
 def test_named_tuples() -> None:

@@ -6,6 +6,7 @@ libraries' defaults differ).
 """
 
 from tests.parity.scenarios import (
+    changed,
     checkpoints,
     configured,
     data,
@@ -14,6 +15,7 @@ from tests.parity.scenarios import (
     formats,
     logging,
     manual,
+    metric_objects,
     modes,
     optimization,
     properties,
@@ -26,6 +28,7 @@ __all__ = [
     "LOG_SCENARIOS",
     "SCENARIOS",
     "Scenario",
+    "changed",
     "checkpoints",
     "configured",
     "data",
@@ -34,6 +37,7 @@ __all__ = [
     "formats",
     "logging",
     "manual",
+    "metric_objects",
     "modes",
     "optimization",
     "properties",

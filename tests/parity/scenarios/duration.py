@@ -21,14 +21,20 @@ from tests.parity.scenarios.registry import scenario, variants
     check_interval_float_ragged={"batches": 5, "val_check_interval": 0.4},
     check_interval_across_epochs={"val_check_interval": 3, "check_val_every_n_epoch": None},
     check_interval_accumulation={"batches": 5, "val_check_interval": 2, "accumulate_grad_batches": 2},
+    check_interval_float_of_a_limited_stream={
+        "batches": 5,
+        "length": False,
+        "limit_train_batches": 4,
+        "val_check_interval": 0.5,
+    },
     every_second_epoch={"check_val_every_n_epoch": 2, "max_epochs": 4},
     every_second_epoch_and_interval={"check_val_every_n_epoch": 2, "val_check_interval": 2, "max_epochs": 3},
     never={"limit_val_batches": 0},
     limited={"limit_val_batches": 1},
     limited_by_fraction={"limit_val_batches": 0.5, "limit_train_batches": 0.5},
 )
-def val_when(L: ModuleType, folder: Path, batches: int = 4, **arguments: Any) -> Outcome:
-    return fitted(Lab(L, folder), train=loader(batches), val=loader(2, seed=1), **arguments)
+def val_when(L: ModuleType, folder: Path, batches: int = 4, length: bool = True, **arguments: Any) -> Outcome:
+    return fitted(Lab(L, folder), train=loader(batches, length=length), val=loader(2, seed=1), **arguments)
 
 
 @variants(

@@ -156,6 +156,58 @@ def precision_of_collections(L: ModuleType, folder: Path, precision: str) -> Out
     return lab.outcome(trainer, module, seen=seen)
 
 
+@variants("precision_in_configure_model_{}", **{name.replace("-", "_"): {"precision": name} for name in PRECISIONS})
+def precision_in_configure_model(L: ModuleType, folder: Path, precision: str) -> Outcome:
+    """Layers made there have the Trainer's format at once, in every call."""
+    lab, seen = Lab(L, folder), []
+
+    class Net(lab.L.LightningModule):
+        def configure_model(self) -> None:
+            seen.append(formats())
+            if not hasattr(self, "net"):
+                self.net = network()
+                seen.append(kind(self.net[0].weight))
+
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+            return loss_of(self.net, batch)
+
+        def test_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+            self.log("test_loss", loss_of(self.net, batch))
+
+        def configure_optimizers(self) -> Any:
+            return lab.optimizer(self)
+
+    module, trainer = Net(), lab.trainer(precision=precision, callbacks=[])
+    trainer.fit(module, loader(2))
+    returned = trainer.test(module, loader(1), verbose=False)
+    return lab.outcome(trainer, module, returned, seen=seen, after=formats())
+
+
+@variants(
+    "precision_of_complex_weights_{}",
+    **{name.replace("-", "_"): {"precision": name} for name in ("64-true", "32-true")},
+)
+def precision_of_complex_weights(L: ModuleType, folder: Path, precision: str) -> Outcome:
+    """They stay complex; in 16 bits Lightning loses their imaginary part."""
+    lab = Lab(L, folder)
+
+    class Net(lab.L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+            self.wave = torch.nn.Parameter(torch.full((1,), 1 + 2j, dtype=torch.complex64))
+
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+            return loss_of(self.net, batch) * self.wave.abs().to(batch.dtype).sum()
+
+        def configure_optimizers(self) -> Any:
+            return lab.optimizer(self)
+
+    module, trainer = Net(), lab.trainer(precision=precision)
+    trainer.fit(module, loader(3))
+    return lab.outcome(trainer, module, kind=kind(module.wave))
+
+
 @scenario
 def precision_of_init_module(L: ModuleType, folder: Path) -> Outcome:
     """Made in the Trainer's format at once."""

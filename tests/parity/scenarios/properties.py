@@ -19,7 +19,7 @@ OF_TRAINER = """
     num_nodes num_devices device_ids is_global_zero precision training validating testing predicting sanity_checking
     evaluating interrupted received_sigterm accumulate_grad_batches gradient_clip_val gradient_clip_algorithm
     limit_train_batches limit_val_batches limit_test_batches limit_predict_batches num_sanity_val_steps
-    check_val_every_n_epoch val_check_interval log_every_n_steps fast_dev_run
+    check_val_every_n_epoch val_check_interval val_check_batch log_every_n_steps fast_dev_run
     enable_validation current_epoch global_step is_last_batch should_stop ckpt_path scaler loggers logger
     checkpoint_callback checkpoint_callbacks early_stopping_callback early_stopping_callbacks progress_bar_callback
     reload_dataloaders_every_n_epochs

@@ -135,6 +135,36 @@ def lbfgs(L: ModuleType, folder: Path, val: bool = False, overrides: Any = ()) -
     return fitted(lab, train=loader(2), val=loader(1, seed=1) if val else None)
 
 
+class Sharpness(torch.optim.SGD):
+    """Steps with the gradients of a point nearby, so it computes the loss twice; like SAM (arXiv 2010.01412)."""
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.enable_grad():
+            loss = closure()
+        with torch.no_grad():
+            moved = [(p, 0.05 * p.grad.sign()) for group in self.param_groups for p in group["params"]]
+            for parameter, by in moved:
+                parameter.add_(by)
+        with torch.enable_grad():
+            closure()
+        with torch.no_grad():
+            for parameter, by in moved:
+                parameter.sub_(by)
+        super().step()
+        return loss
+
+
+@variants(
+    "optimizer_with_two_closures{}",
+    **{"": {}, "_accumulation": {"accumulate_grad_batches": 2}, "_clipping": {"gradient_clip_val": 0.01}},
+)
+def optimizer_with_two_closures(L: ModuleType, folder: Path, **arguments: Any) -> Outcome:
+    """An optimizer of the user's own, which needs the closure."""
+    lab = Lab(L, folder)
+    lab.optimizer = lambda module: Sharpness(module.parameters(), lr=0.1)
+    return fitted(lab, train=loader(4), **arguments)
+
+
 @variants(
     "training_step_returns_{}",
     tensor={"answer": lambda loss: loss},

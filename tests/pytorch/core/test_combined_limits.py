@@ -152,6 +152,7 @@ def test_without_lengths(mode: Any) -> None:
         len(unknown)
 
 
+@pytest.mark.filterwarnings("ignore:Loader 0 of those that go together gave no batch")
 @pytest.mark.parametrize("mode", ["min_size", "max_size", "max_size_cycle", "sequential"])
 def test_no_loaders_and_empty_ones(mode: Any) -> None:
     for nothing in ([], {}, [[], []]):

@@ -128,3 +128,16 @@ def test_the_size_of_a_batch_of_several() -> None:
     used = trainer()
     used.fit(Logs(), {"a": data, "b": data})
     assert float(used.callback_metrics["m"]) == pytest.approx(1 / 3)
+
+
+def used_up() -> Any:
+    return (batch for batch in [10])
+
+
+@pytest.mark.parametrize(("make", "first"), [(list, None), (used_up, 10)], ids=["empty", "used up"])
+def test_a_loader_that_gives_nothing_when_it_is_begun_anew(make: Any, first: int | None) -> None:
+    """Its place holds None, and that is said once."""
+    with pytest.warns(UserWarning, match="Loader 1 of those that go together gave no batch") as caught:
+        batches = [batch for batch, _, _ in CombinedLoader([range(3), make()], "max_size_cycle")]
+    assert batches == [[0, first], [1, None], [2, None]]
+    assert len(caught) == 1

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader, Sampler
 
-from tests.pytorch.models import Line, Validated, loader, trainer
+from tests.pytorch.models import Line, Validated, dataset, loader, trainer
 
 
 class Short:
@@ -93,3 +94,54 @@ def test_an_iterator_that_lasts_as_long_as_the_steps() -> None:
     used = trainer(max_steps=4)
     used.fit(Line(), used_up())
     assert (used.global_step, used.interrupted) == (4, False)
+
+
+class Growing(Sampler[int]):
+    """Gives so many samples in each epoch."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes, self.epoch = sizes, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.sizes[self.epoch]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+
+class Counts(Validated):
+    """After which batch it validates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.validated: list[int] = []
+
+    def on_validation_start(self) -> None:
+        self.validated.append(self.global_step)
+
+
+@pytest.mark.parametrize(
+    ("settings", "validated"),
+    [
+        ({}, [4, 6, 12]),
+        ({"val_check_interval": 0.5}, [2, 4, 5, 6, 9, 12]),
+        ({"limit_train_batches": 3}, [3, 5, 8]),
+        ({"limit_train_batches": 0.5}, [2, 3, 6]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+def test_a_length_that_changes_with_the_epoch(several: bool, settings: dict[str, Any], validated: list[int]) -> None:
+    """Every epoch is trained and validated whole."""
+    train: Any = DataLoader(dataset(8), batch_size=1, sampler=Growing(4, 2, 6))
+
+    class Both(Counts):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return super().training_step(batch[0] if several else batch, batch_idx)
+
+    model = Both()
+    trainer(max_epochs=3, **settings).fit(model, [train, loader(2)] if several else train, loader())
+    assert model.validated == validated

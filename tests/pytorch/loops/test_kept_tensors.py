@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.pytorch.models import FEATURES, Line, loader, same, trainer, weights
+
+
+class Pair(NamedTuple):
+    name: str
+    table: Tensor
+
+
+@dataclass(frozen=True)
+class Cache:
+    table: Tensor
+
 
 # How a table is kept, and how it is found again.
 WAYS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
@@ -21,6 +33,8 @@ WAYS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
     "list of tuples": (lambda table: [("a", table)], lambda kept: kept[0][1]),
     "dict of lists of dicts": (lambda table: {"a": [{"b": table}]}, lambda kept: kept["a"][0]["b"]),
     "ordered dict": (lambda table: OrderedDict(a=table), lambda kept: kept["a"]),
+    "named tuple": (lambda table: Pair("a", table), lambda kept: kept.table),
+    "dataclass": (lambda table: Cache(table), lambda kept: kept.table),
     "default dict": (lambda table: defaultdict(list, a=[table]), lambda kept: kept["a"][0]),
 }
 
@@ -114,3 +128,58 @@ def test_a_list_that_holds_itself() -> None:
     trainer().test(model, loader())
     assert not model.ring[0].is_inference()
     assert model.ring[1] is model.ring
+
+
+def test_what_is_one_object_stays_one() -> None:
+    class Shares(Line):
+        def predict_step(self, batch: Any, batch_idx: int) -> None:
+            table = batch[0] * 1
+            self.first, self.second, self.more = table, table, {"a": [table], "b": (table, table)}
+
+    model = Shares()
+    trainer().predict(model, loader())
+    same_objects = [model.second, model.more["a"][0], *model.more["b"]]
+    assert all(table is model.first for table in same_objects)
+    assert not model.first.is_inference()
+
+
+class Grows(Line):
+    """Makes a layer on first use."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "head"):
+            self.head = nn.Linear(1, 1)
+            self.head.bias.requires_grad_(False)
+        prediction: Tensor = self.head(self.net(x))
+        return prediction
+
+
+class Lazy(Line):
+    """Its layer learns its shape on first use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.LazyLinear(1)  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("kind", [Grows, Lazy])
+def test_parameters_made_in_an_evaluation_are_trained(kind: type[Line]) -> None:
+    model = kind()
+    trainer().test(model, loader())
+    before = weights(model)
+    assert all(isinstance(parameter, nn.Parameter) for parameter in model.parameters())
+    trainer().fit(model, loader())
+    moved = {name for name, value in weights(model).items() if not torch.equal(value, before[name])}
+    assert moved == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert len(moved) == (3 if kind is Grows else 2)
+
+
+def test_a_layer_that_has_no_shape_yet_is_left_alone() -> None:
+    class Half(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.unused = nn.LazyLinear(1)
+
+    model = Half()
+    trainer().test(model, loader())
+    assert isinstance(model.unused.weight, nn.parameter.UninitializedParameter)

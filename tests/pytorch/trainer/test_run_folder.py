@@ -79,9 +79,9 @@ class Data(L.DataModule):
 def changes_folder(owner: type, hook: str) -> Any:
     """An object of a subclass whose `hook` changes the working folder."""
 
-    def method(self: Any, *arguments: Any) -> Any:
+    def method(self: Any, *arguments: Any, **named: Any) -> Any:
         os.chdir("elsewhere")
-        return getattr(super(type(self), self), hook)(*arguments)
+        return getattr(super(type(self), self), hook)(*arguments, **named)
 
     return type("Line" if owner is Line else "Moves", (owner,), {hook: method})()
 

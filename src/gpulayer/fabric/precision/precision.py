@@ -42,11 +42,14 @@ class Precision:
     def unscale(self, optimizer: Optimizer) -> None:
         """Bring the gradients to their true size, before anyone looks at them or clips them; once a step."""
 
-    def optimizer_step(self, optimizer: Optimizer, closure: Any = None) -> Any:
-        """The optimizer's step; `skipped` tells afterwards whether there was none, for gradients were not finite."""
-        return optimizer.step(closure) if closure is not None else optimizer.step()
+    def optimizer_step(self, optimizer: Optimizer, closure: Any = None, **kwargs: Any) -> Any:
+        """The optimizer's step. `kwargs` are what its own `step` takes beside a closure."""
+        return optimizer.step(closure, **kwargs) if closure is not None else optimizer.step(**kwargs)
 
-    skipped = False
+    @property
+    def skipped(self) -> bool:
+        """Whether the last step was left out, for gradients were not finite."""
+        return False
 
     def does(self, method: str) -> bool:
         """Whether this class does anything in `method`: asked once, so that a step needn't."""

@@ -31,7 +31,10 @@ class TruePrecision(Precision):
         return default_dtype(self.dtype)
 
     def convert_module(self, module: nn.Module) -> nn.Module:
-        return module.to(self.dtype)
+        # Not `module.to(dtype)`, which takes the imaginary part of complex numbers away: they stay as they are, as in a
+        # batch.
+        convert = {torch.float16: module.half, torch.bfloat16: module.bfloat16, torch.float64: module.double}
+        return convert[self.dtype]()
 
     def convert_input(self, data: Any) -> Any:
         def convert(tensor: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Walking through batches: nested lists, tuples, dicts, named tuples and dataclasses."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -16,8 +16,8 @@ def apply_to_collection(data: Any, dtype: type | tuple[type, ...], function: Cal
         return function(data, *args)
     if isinstance(data, tuple) and hasattr(data, "_fields"):
         return type(data)(*(apply_to_collection(item, dtype, function, *args) for item in data))
-    if isinstance(data, (list, tuple)):
-        return type(data)([apply_to_collection(item, dtype, function, *args) for item in data])
+    if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
+        return type(data)([apply_to_collection(item, dtype, function, *args) for item in data])  # type: ignore[call-arg]
     if isinstance(data, Mapping):
         items = {key: apply_to_collection(item, dtype, function, *args) for key, item in data.items()}
         if isinstance(data, defaultdict):

@@ -1,9 +1,28 @@
 """Callbacks: code that runs at moments of a run without being part of the model."""
 
+from gpulayer.pytorch.callbacks.device_stats_monitor import DeviceStatsMonitor
 from gpulayer.pytorch.callbacks.early_stopping import EarlyStopping
 from gpulayer.pytorch.callbacks.lr_monitor import LearningRateMonitor
 from gpulayer.pytorch.callbacks.model_checkpoint import ModelCheckpoint
+from gpulayer.pytorch.callbacks.model_summary import ModelSummary
+from gpulayer.pytorch.callbacks.progress import ProgressBar, RichProgressBar, TQDMProgressBar
+from gpulayer.pytorch.callbacks.rich_model_summary import RichModelSummary
+from gpulayer.pytorch.callbacks.throughput_monitor import ThroughputMonitor
 from gpulayer.pytorch.callbacks.timer import Timer
 from gpulayer.pytorch.core.callback import Callback, Checkpoint
 
-__all__ = ["Callback", "Checkpoint", "EarlyStopping", "LearningRateMonitor", "ModelCheckpoint", "Timer"]
+__all__ = [
+    "Callback",
+    "Checkpoint",
+    "DeviceStatsMonitor",
+    "EarlyStopping",
+    "LearningRateMonitor",
+    "ModelCheckpoint",
+    "ModelSummary",
+    "ProgressBar",
+    "RichModelSummary",
+    "RichProgressBar",
+    "TQDMProgressBar",
+    "ThroughputMonitor",
+    "Timer",
+]

@@ -129,7 +129,7 @@ class ModelCheckpoint(Checkpoint):
         self.kth_value = torch.tensor(float("inf") if mode == "min" else float("-inf"))
         self.current_score: Tensor | None = None
         self.last_model_path = ""
-        self._last_saved_step = -1
+        self._last_saved_step = 0  # there is nothing to save before the first step
         self._after_validation = False  # a save that is due waits for the validation that scores it
 
     def _read_interval(self, steps: int | None, time: timedelta | None, epochs: int | None) -> Every:
@@ -313,7 +313,7 @@ class ModelCheckpoint(Checkpoint):
             _link(saved, path)
         elif saved and os.path.isfile(saved):
             copy_file(saved, path)
-            self._tell_loggers(trainer)
+            trainer.delivery.checkpoint_saved(self)
         else:
             self._write(trainer, path)
         if previous and previous != path:
@@ -333,11 +333,7 @@ class ModelCheckpoint(Checkpoint):
     def _write(self, trainer: Trainer, path: str) -> None:
         self._last_saved_step = trainer.global_step
         trainer.save_checkpoint(path, self.save_weights_only)
-        self._tell_loggers(trainer)
-
-    def _tell_loggers(self, trainer: Trainer) -> None:
-        for logger in trainer.loggers:
-            logger.after_save_checkpoint(self)
+        trainer.delivery.checkpoint_saved(self)
 
     def _remove(self, trainer: Trainer, path: str) -> None:
         """Delete a file of this callback's own folder; never the one that the run was resumed from."""
@@ -360,7 +356,8 @@ class ModelCheckpoint(Checkpoint):
                 folder = os.path.join(first.save_dir or trainer.default_root_dir, str(first.name), version)
         else:
             folder = trainer.default_root_dir
-        return os.path.join(trainer.started_in, folder, "checkpoints")
+        folder = os.path.join(folder, "checkpoints")
+        return folder if "://" in folder else os.path.join(trainer.started_in, folder)
 
     def _warn_if_not_empty(self) -> None:
         if self.save_top_k != 0 and self.dirpath and os.path.isdir(self.dirpath) and os.listdir(self.dirpath):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 
 Mode = Literal["min_size", "max_size_cycle", "max_size", "sequential"]
 MODES = ("min_size", "max_size_cycle", "max_size", "sequential")
@@ -157,7 +158,7 @@ _END = object()
 def _cycle(starts: list[Callable[[], Iterator[Any]]]) -> Iterator[list[Any]]:
     """One item of each, until all have been through once; those that are begin again. An empty one gives None."""
     iterators = [start() for start in starts]
-    through = [False] * len(starts)
+    through, empty = [False] * len(starts), [False] * len(starts)
     while starts:
         row: list[Any] = []
         for number, start in enumerate(starts):
@@ -168,6 +169,12 @@ def _cycle(starts: list[Callable[[], Iterator[Any]]]) -> Iterator[list[Any]]:
                     return
                 iterators[number] = start()
                 item = next(iterators[number], None)
+                if item is None and not empty[number]:
+                    empty[number] = True
+                    rank_zero_warn(
+                        f"Loader {number} of those that go together gave no batch when it was begun anew, so that its "
+                        "place in the batch holds None: it is empty, or can be gone through only once."
+                    )
             row.append(item)
         yield row
 

@@ -23,7 +23,8 @@ from gpulayer.fabric.utilities.types import MapLocation, Path
 from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks, StepOutput
 from gpulayer.pytorch.core.hparams import HyperparametersMixin
-from gpulayer.pytorch.core.optimizer import LightningOptimizer
+from gpulayer.pytorch.core.metrics import is_collection
+from gpulayer.pytorch.core.optimizer import LightningOptimizer, unwrapped
 from gpulayer.pytorch.core.saving import make_from_checkpoint, on_the_class
 
 if TYPE_CHECKING:
@@ -175,13 +176,13 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
         Args:
             use_pl_optimizer: wrapped, so that `step` runs the hooks and is counted; False: as they are.
         """
-        run = self._running("optimizers()")
+        run = self._trained("optimizers()")
         chosen = run.wrapped_optimizers if use_pl_optimizer else run.optimizers
         return chosen[0] if len(chosen) == 1 else list(chosen)
 
     def lr_schedulers(self) -> Any:
         """None, the scheduler, or a list if there are several. In manual optimization you step them yourself."""
-        schedulers = [config.scheduler for config in self._running("lr_schedulers()").scheduler_configs]
+        schedulers = [config.scheduler for config in self._trained("lr_schedulers()").scheduler_configs]
         return None if not schedulers else schedulers[0] if len(schedulers) == 1 else schedulers
 
     def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
@@ -213,21 +214,22 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
         Raises:
             MisconfigurationException: a value was given here and another to the Trainer, or an unknown algorithm.
         """
-        trainer = self.trainer
+        trainer = self._trainer or self.trainer  # the property says what is wrong where there is none
+        value = trainer.gradient_clip_val
         for name, here, there in (
-            ("gradient_clip_val", gradient_clip_val, trainer.gradient_clip_val),
+            ("gradient_clip_val", gradient_clip_val, value),
             ("gradient_clip_algorithm", gradient_clip_algorithm, trainer.gradient_clip_algorithm),
         ):
             if here is not None and there is not None and here != there:
                 raise MisconfigurationException(
                     f"`Trainer({name}={there!r})` and `clip_gradients({name}={here!r})` were both given: give one."
                 )
-        value = gradient_clip_val if gradient_clip_val is not None else trainer.gradient_clip_val
+        value = gradient_clip_val if gradient_clip_val is not None else value
         algorithm = gradient_clip_algorithm or trainer.gradient_clip_algorithm or "norm"
         if algorithm not in ("norm", "value"):
             raise MisconfigurationException(f"`gradient_clip_algorithm={algorithm!r}` is unknown: 'norm' or 'value'.")
         if value is not None and value > 0:
-            trainer.strategy.precision.unscale(_unwrapped(optimizer))
+            trainer.strategy.precision.unscale(unwrapped(optimizer))
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             trainer.strategy.clip_gradients(parameters, float(value), algorithm)
 
@@ -236,18 +238,18 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
         own = {parameter for group in optimizer.param_groups for parameter in group["params"]}
         others = [
             parameter
-            for other in self._running("toggle_optimizer()").optimizers
+            for other in self._trained("toggle_optimizer()").optimizers
             for group in other.param_groups
             for parameter in group["params"]
             if parameter not in own and parameter.requires_grad
         ]
         for parameter in others:
             parameter.requires_grad = False
-        self.__dict__.setdefault("_toggled_off", {})[id(_unwrapped(optimizer))] = others
+        self.__dict__.setdefault("_toggled_off", {})[id(unwrapped(optimizer))] = others
 
     def untoggle_optimizer(self, optimizer: Optimizer | LightningOptimizer) -> None:
         """Undo `toggle_optimizer`."""
-        for parameter in self.__dict__.get("_toggled_off", {}).pop(id(_unwrapped(optimizer)), []):
+        for parameter in self.__dict__.get("_toggled_off", {}).pop(id(unwrapped(optimizer)), []):
             parameter.requires_grad = True
 
     @contextmanager
@@ -282,7 +284,8 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
 
         Args:
             name: the metric's name.
-            value: a scalar tensor or a number.
+            value: a scalar tensor, a number, or a torchmetrics object: then the step's value is that of its last call,
+                and the epoch's is computed once, at the end, after which it is reset.
             prog_bar: show it in the progress bar.
             logger: send it to the loggers (the default).
             on_step: log each step's value. Default: in `training_step` and the hooks around it.
@@ -293,7 +296,7 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
             sync_dist_group: as `sync_dist`.
             add_dataloader_idx: with several loaders, append `/dataloader_idx_N` to the name.
             batch_size: the weight of a mean; left out, it is read off the batch.
-            metric_attribute: for metric objects.
+            metric_attribute: where the module holds the metric object, if it is not found by itself.
             rank_zero_only: logged on rank 0 alone.
 
         Raises:
@@ -309,6 +312,7 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
             value,
             (prog_bar, logger, on_step, on_epoch, reduce_fx, add_dataloader_idx, rank_zero_only),
             batch_size,
+            metric_attribute,
         )
 
     def log_dict(
@@ -326,11 +330,13 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
         batch_size: int | None = None,
         rank_zero_only: bool = False,
     ) -> None:
-        """`log` for each item of a dict; arguments as there."""
+        """`log` for each item of a dict, or of a torchmetrics `MetricCollection`; arguments as there."""
         trainer = self._trainer
         if trainer is None:
             rank_zero_warn(f"`self.log_dict({list(dictionary)})` outside a Trainer's run is ignored.")
             return
+        if is_collection(dictionary):
+            dictionary = dict(dictionary.items(keep_base=False, copy_state=False))  # type: ignore[call-arg]
         if not isinstance(dictionary, Mapping):
             raise MisconfigurationException(f"`self.log_dict` takes a dict of names and values; got {dictionary!r}.")
         options = (prog_bar, logger, on_step, on_epoch, reduce_fx, add_dataloader_idx, rank_zero_only)
@@ -368,6 +374,14 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
         run = self._trainer._run if self._trainer else None
         if run is None:
             raise RuntimeError(f"`{what}` works only during a Trainer's run.")
+        return run
+
+    def _trained(self, what: str) -> Any:
+        """The `fit` that runs or was the last, which has the optimizers; if there was none, the last call."""
+        trainer = self._trainer
+        run = None if trainer is None else trainer._fitted or trainer._last
+        if run is None:
+            raise RuntimeError(f"`{what}` works only during a Trainer's run, and after `trainer.fit`.")
         return run
 
     @property
@@ -586,11 +600,6 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
         # A copy or a pickle of the module must not drag the Trainer, its loaders and its loggers along.
         kept = {name: value for name, value in self.__dict__.items() if name not in ("_compiler", "log", "log_dict")}
         return {**kept, "_trainer": None}
-
-
-def _unwrapped(optimizer: Optimizer | LightningOptimizer) -> Optimizer:
-    wrapped = optimizer.__dict__.get("_optimizer")
-    return wrapped if isinstance(wrapped, Optimizer) else optimizer  # type: ignore[return-value]
 
 
 LightningModule = Module

@@ -175,7 +175,8 @@ def read_scheduler(given: Any, monitor: str | None, automatic: bool) -> LRSchedu
     return config
 
 
-_OWN = ("_optimizer", "_step", "_toggled")  # a LightningOptimizer's own attributes; the others are the optimizer's
+# A LightningOptimizer's own attributes; the others are the optimizer's. A scheduler made of one replaces its `step`.
+_OWN = ("_optimizer", "_step", "_toggled", "step")
 
 
 class LightningOptimizer:
@@ -242,6 +243,12 @@ class LightningOptimizer:
 
     def __repr__(self) -> str:
         return f"LightningOptimizer({self._optimizer!r})"
+
+
+def unwrapped(optimizer: Optimizer | LightningOptimizer) -> Optimizer:
+    """The optimizer itself, if it was wrapped."""
+    wrapped = vars(optimizer).get("_optimizer")
+    return wrapped if isinstance(wrapped, Optimizer) else optimizer  # type: ignore[return-value]
 
 
 class NoOptimizer(Optimizer):

@@ -192,3 +192,6 @@ class CSVLogger(FolderLogger):
         if self._experiment is not None:
             self._experiment.save()
             self._experiment.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_experiment": None}  # it has an open file

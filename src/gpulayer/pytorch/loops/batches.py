@@ -26,6 +26,7 @@ class Batches:
         move: puts a batch on the device; None where it is there already.
         as_iterator: the step takes the iterator and fetches from it itself.
         stream: what to iterate, if that is not the loader itself: several loaders combined.
+        measure: gives `length` and `limit` anew, which may change with the epoch.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Batches:
         move: Callable[[Any], Any] | None = None,
         as_iterator: bool = False,
         stream: CombinedLoader | None = None,
+        measure: Callable[[], tuple[int | None, int | None]] | None = None,
     ) -> None:
         self.loader = loader
         self.stream = stream
@@ -43,6 +45,7 @@ class Batches:
         self.limit = limit
         self.move = move
         self.as_iterator = as_iterator
+        self.measure = measure
         self.start = 0  # how many to skip, once: those that a checkpoint counts as done
         self.is_last = False
 
@@ -54,7 +57,7 @@ class Batches:
         return float("inf") if self.limit is None else self.limit
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the samplers the epoch, as distributed ones need it to shuffle anew."""
+        """Tell the samplers the epoch, as distributed ones need it to shuffle anew; some change their length, too."""
         samplers: dict[int, Any] = {}
         for loader in [self.loader] if self.stream is None else self.stream.flattened:
             batch_sampler = getattr(loader, "batch_sampler", None)
@@ -63,6 +66,8 @@ class Batches:
         for sampler in samplers.values():
             if callable(getattr(sampler, "set_epoch", None)):
                 sampler.set_epoch(epoch)
+        if self.measure is not None:
+            self.length, self.limit = self.measure()
 
     def _source(self) -> Any:
         return self.loader if self.stream is None else self.stream.batches()

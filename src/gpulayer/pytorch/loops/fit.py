@@ -127,7 +127,7 @@ def loss_of(output: Any) -> Tensor | None:
 def as_outputs(output: Any, run: Run, i: int, accumulate: int) -> Any:
     """What `on_train_batch_end` is given: a dict whose "loss" is detached and divided for accumulation."""
     if output is None:
-        return {} if run.manual else None
+        return {}
     loss = output["loss"] if isinstance(output, Mapping) and "loss" in output else output
     if isinstance(loss, Tensor):
         loss = loss.detach()
@@ -143,20 +143,20 @@ def start_epoch(run: Run) -> bool:
     Returns:
         Whether the epoch has batches to train; a resumed one may be at its end.
     """
-    at, hooks = run.progress, run.hooks
+    at = run.progress
     run.restart_clock()
     run.reload_train()
-    if hooks.callbacks != run.trainer.callbacks:  # someone added one
-        hooks.resolve(run.trainer.callbacks)
-        if run.validation is not None:
-            run.validation.take_hooks(hooks)
+    run.resolve_hooks()
     run.train.set_epoch(at.epoch)
+    run.set_interval()
     run.train.start = at.batch_in_epoch
     if at.position == Position.EPOCH:
         return False
     if not at.ended:
         at.last_batch = False
-        hooks.on_train_epoch_start()
+        run.hooks.on_train_epoch_start()
+        run.resolve_hooks()
+        run.bind_optimizer()
     stepped = at.ended or at.batch_in_epoch % run.trainer.accumulate_grad_batches == 0
     return not finish_batch(run, step_now=stepped) and not at.ended
 
@@ -165,12 +165,13 @@ def finish_batch(run: Run, step_now: bool) -> bool:
     """What a finished batch owes: validation, then the schedulers that watch a metric. Returns whether to stop."""
     at = run.progress
     if run.validates and at.position == Position.BATCH and run.validation_due():
-        if step_now:  # otherwise they are half of an accumulated step
-            run.module.on_validation_model_zero_grad()
-        run.load_validation()
-        if run.validate_every is not None:
-            run.validate_every.restart()
-        evaluate(run, run.validation, owed_at=at.window - step_now)
+        with run.validating():
+            if step_now:  # otherwise they are half of an accumulated step
+                run.module.on_validation_model_zero_grad()
+            run.load_validation()
+            if run.validate_every is not None:
+                run.validate_every.restart()
+            evaluate(run, run.validation, owed_at=at.window - step_now)
     if run.schedulers.plateau_by_step and step_now and at.position != Position.READY:
         run.step_schedulers(run.schedulers.plateau_by_step, at.step)
     at.position = Position.READY

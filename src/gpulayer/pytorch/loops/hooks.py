@@ -71,7 +71,7 @@ def bound(callback: Callback, name: str, trainer: Any, module: Module) -> Callab
     if name == "on_train_batch_end":
         parameters = inspect.signature(method).parameters.values()
         if len(parameters) == 4 and all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters):
-            return lambda outputs, _, batch_idx: method(trainer, module, (outputs or {}).get("loss"), batch_idx)
+            return lambda outputs, _, batch_idx: method(trainer, module, outputs.get("loss"), batch_idx)
     return partial(method, trainer, module)
 
 

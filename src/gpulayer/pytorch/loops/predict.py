@@ -31,6 +31,7 @@ def predict(run: Run, evaluation: Evaluation | None, keep: bool) -> list[list[An
         evaluation.on_epoch_start()
         for index, batches in enumerate(evaluation.loaders):
             batches.set_epoch(run.progress.epoch)
+            i = -1
             for batch, i in batches:
                 args = (batch, i, index) if several else (batch, i)
                 results.fx, results.batch, results.batch_size = evaluation.step_name, batch, None
@@ -39,6 +40,7 @@ def predict(run: Run, evaluation: Evaluation | None, keep: bool) -> list[list[An
                 on_batch_end(prediction, *args)
                 if keep:
                     kept[index].append(prediction)
+            counts.loader_done(index, i + 1)
         results.fx = None
         evaluation.on_epoch_end()
         evaluation.on_end()

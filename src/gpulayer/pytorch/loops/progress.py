@@ -47,6 +47,7 @@ class Progress:
             optimization, where a batch may take several optimizer steps, or none.
         scheduler_steps: moves of schedulers.
         epoch_start_step: `step` at the start of this epoch.
+        epoch_start_scheduler_steps: `scheduler_steps` at the start of this epoch.
         last_batch: whether the current batch is the epoch's last.
         ended: whether that batch is done.
         position: what the last finished batch still owes.
@@ -60,6 +61,7 @@ class Progress:
     window: int = 0
     scheduler_steps: int = 0
     epoch_start_step: int = 0
+    epoch_start_scheduler_steps: int = 0
     last_batch: bool = False
     ended: bool = False
     position: str = Position.READY
@@ -90,6 +92,7 @@ class Progress:
         """The next batch is the first of an epoch."""
         self.batch_in_epoch = 0
         self.epoch_start_step = self.step
+        self.epoch_start_scheduler_steps = self.scheduler_steps
         self.ended = False
         self.position = Position.READY
 
@@ -126,7 +129,9 @@ def loops_state(at: Progress, manual: bool) -> dict[str, Any]:
                 **_counts(at.batch, at.batch_in_epoch, *_EVALUATION),
                 "is_last_batch": at.ended,
             },
-            "epoch_loop.scheduler_progress": _counts(at.scheduler_steps, at.scheduler_steps, "ready", "completed"),
+            "epoch_loop.scheduler_progress": _counts(
+                at.scheduler_steps, at.scheduler_steps - at.epoch_start_scheduler_steps, "ready", "completed"
+            ),
             "epoch_loop.automatic_optimization.state_dict": {},
             "epoch_loop.automatic_optimization.optim_progress": {
                 "optimizer": {
@@ -177,7 +182,9 @@ def load_loops_state(at: Progress, checkpoint: dict[str, Any], position: str | N
     at.step = automatic["total"]["completed"] + manual["total"]["completed"]
     at.epoch_start_step = at.step - automatic["current"]["completed"] - manual["current"]["completed"]
     at.window = loop["epoch_loop.state_dict"].get("_batches_that_stepped", at.step)
-    at.scheduler_steps = loop["epoch_loop.scheduler_progress"]["total"]["completed"]
+    moves = loop["epoch_loop.scheduler_progress"]
+    at.scheduler_steps = moves["total"]["completed"]
+    at.epoch_start_scheduler_steps = at.scheduler_steps - moves["current"]["completed"]
     validation = loop.get("epoch_loop.val_loop.batch_progress", {"total": {"processed": 0}})
     at.validation.total = validation["total"]["processed"]
     if position is not None:

@@ -6,27 +6,21 @@ are read in one copy: at the log points of training, and at the end of an epoch 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from numbers import Number
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gpulayer.fabric.utilities.exceptions import InvalidValueError, MisconfigurationException
+from gpulayer.fabric.utilities.exceptions import InvalidValueError
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
+from gpulayer.pytorch.core.metrics import is_metric, load_metric_states, metric_states
+from gpulayer.pytorch.loops.batch_size import size_of
 from gpulayer.pytorch.loops.batches import HandedOver
-from gpulayer.pytorch.loops.slots import (
-    PLACES,
-    REDUCTIONS,
-    ExtremeSlot,
-    FunctionSlot,
-    Options,
-    Slot,
-    SumSlot,
-    read_all,
-)
+from gpulayer.pytorch.loops.pending import Pending, start_copy
+from gpulayer.pytorch.loops.slots import Key, Options, Slot, is_number, new_slot, plain_options, read_all, scalar
 
 
 @dataclass
@@ -54,26 +48,6 @@ class Metrics:
         self.progress_bar.clear()
 
 
-@dataclass
-class Pending:
-    """Step values on their way to the host: a vector that is being copied, and which names its numbers have."""
-
-    names: list[str]
-    numbers: dict[str, float]
-    vector: Tensor | None
-    copied: torch.cuda.Event | None
-    step: int = 0
-    epoch: int = 0
-
-    def metrics(self) -> dict[str, float]:
-        """The numbers; the copy, begun a step ago, is over by now."""
-        if self.copied is not None:
-            self.copied.synchronize()
-        if self.vector is not None:
-            self.numbers.update(zip(self.names, self.vector.tolist(), strict=True))
-        return self.numbers
-
-
 class Results:
     """All that was logged in one run.
 
@@ -81,6 +55,7 @@ class Results:
         device: where the module is.
         log_every_n_steps: training's step values reach the loggers every so many optimizer steps; 0 for never.
         send: gives loggers a dict of numbers, their step and epoch; None where there are no loggers.
+        module: the module that logs, which holds the metric objects.
     """
 
     def __init__(
@@ -88,36 +63,46 @@ class Results:
         device: torch.device,
         log_every_n_steps: int = 50,
         send: Callable[[dict[str, float], int, int | None], None] | None = None,
+        module: nn.Module | None = None,
     ) -> None:
         self.device = device
+        self.module = module
         self.log_every_n_steps = log_every_n_steps
         self.send = send
         self.fx: str | None = None  # the hook that is running
         self.batch: Any = None  # the batch that is being worked on,
         self.batch_size: int | None = None  # and its size once someone asked
         self.loader: int | None = None  # which of several loaders it is from
-        self.slots: dict[tuple[str | None, str, int | None], Slot] = {}
+        self.slots: dict[Key, Slot] = {}
         self.stages: dict[str, list[Slot]] = {"train": [], "validation": [], "test": []}
         self.stepping: dict[str, list[Slot]] = {"train": [], "validation": [], "test": []}  # those with on_step
         self.ended: str | None = None  # the stage whose epoch is over
         self.metrics = Metrics()
         self.pending: Pending | None = None
         self._ambiguous = False
+        self._restored: dict[Key, dict[str, Any]] = {}  # what a checkpoint held for slots that are yet to be made
 
     # -- gathering ---------------------------------------------------------------------------------------------------
 
-    def log(self, name: str, value: Any, options: Options, batch_size: int | None = None) -> None:
+    def log(
+        self,
+        name: str,
+        value: Any,
+        options: Options,
+        batch_size: int | None = None,
+        attribute: str | None = None,
+    ) -> None:
         """`Module.log`: note `value` in its slot. `options` are compared as a whole with those of the first call."""
         slot = self.slots.get((self.fx, name, self.loader))
         if slot is None or slot.options != options:
-            slot = self._new_slot(name, value, options, batch_size)
+            slot = self._add_slot(name, value, options, batch_size, attribute)
         if type(value) is Tensor:
             value = value.detach()
             if value.dim():
-                value = self._scalar(name, value)
+                value = scalar(name, value)
         else:
-            value = self._scalar(name, value)
-        if slot.on_step:
+            value = slot.value_of(value)
+        if slot.on_step and value is not None:
             # A copy, for the user may change the tensor in place before it is read (`loss += penalty`).
             slot.value = value.clone() if type(value) is Tensor else value
             slot.unread = slot.unsent = True
@@ -131,83 +116,20 @@ class Results:
             slot.add(value, weight)
             slot.filled = slot.dirty = True
 
-    def _new_slot(self, name: str, value: Any, options: Options, batch_size: int | None) -> Slot:
-        """Check the arguments; this happens once for each name in each hook."""
-        if not isinstance(name, str):
-            raise MisconfigurationException(f"`self.log` takes a name as its first argument; got {name!r}.")
-        if "/dataloader_idx_" in name:
-            raise MisconfigurationException(
-                f"`self.log({name!r}, ...)`: with several loaders `/dataloader_idx_N` is appended by itself; choose "
-                "another name, or pass `add_dataloader_idx=False`."
-            )
-        place = PLACES.get(self.fx or "")
-        if place is None:
-            where = f"in `{self.fx}`" if self.fx else "outside the hooks of a run"
-            raise MisconfigurationException(f"`self.log({name!r}, ...)` cannot be called {where}: {_WHERE}.")
-        known = self.slots.get((self.fx, name, self.loader))
-        if known is not None:
-            names = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "add_dataloader_idx", "rank_zero_only")
-            changed = [
-                f"{key}={new!r} (before: {old!r})"
-                for key, new, old in zip(names, options, known.options, strict=True)
-                if new != old
-            ]
-            raise MisconfigurationException(
-                f"`self.log({name!r}, ...)` was called in `{self.fx}` with {', '.join(changed)}: "
-                "one name keeps its settings; give the values two names, or the same settings."
-            )
-        on_step, on_epoch, reduction = options[2], options[3], options[4]
-        if on_step and not place.steps:
-            raise MisconfigurationException(
-                f"`self.log({name!r}, on_step=True)` in `{self.fx}`: there is no step there; use on_epoch=True."
-            )
-        if not place.steps and on_epoch is False:
-            raise MisconfigurationException(
-                f"`self.log({name!r}, on_epoch=False)` in `{self.fx}`: only an epoch's value can be logged there."
-            )
-        kind = REDUCTIONS.get(reduction) if isinstance(reduction, str) or callable(reduction) else None
-        if kind is None and not callable(reduction):
-            raise MisconfigurationException(
-                f"`self.log({name!r}, reduce_fx={reduction!r})`: give 'mean', 'sum', 'min', 'max' or a function."
-            )
-        cls = {"mean": Slot, "sum": SumSlot, "min": ExtremeSlot, "max": ExtremeSlot}.get(kind or "", FunctionSlot)
-        self._scalar(name, value)
-        if batch_size is not None and not (_is_number(batch_size) and batch_size > 0):
+    def _add_slot(self, name: str, value: Any, options: Options, batch_size: int | None, attribute: str | None) -> Slot:
+        """Check the arguments and make the slot; this happens once for each name in each hook."""
+        key = (self.fx, name, self.loader)
+        slot = new_slot(*key, options, self.device, self.slots.get(key), is_metric(value))
+        slot.check(value, self.module, attribute)
+        if batch_size is not None and not (is_number(batch_size) and batch_size > 0):
             raise InvalidValueError(f"`self.log({name!r}, batch_size={batch_size!r})`: give a number above zero.")
-        slot = cls(name, self.loader, place, options, self.device)
-        if not slot.on_step and not slot.on_epoch:
-            raise MisconfigurationException(
-                f"`self.log({name!r}, on_step=False, on_epoch=False)` logs nothing: set one of them."
-            )
-        self.slots[(self.fx, name, self.loader)] = slot
-        self.stages[place.stage].append(slot)
+        if (state := self._restored.pop(key, None)) is not None:
+            slot.load_state_dict(state)
+        self.slots[key] = slot
+        self.stages[slot.stage].append(slot)
         if slot.on_step:
-            self.stepping[place.stage].append(slot)
+            self.stepping[slot.stage].append(slot)
         return slot
-
-    def _scalar(self, name: str, value: Any) -> Any:
-        """A scalar tensor, detached, or a float.
-
-        Raises:
-            InvalidValueError: the value is neither a number nor a tensor of one element.
-        """
-        if isinstance(value, Tensor):
-            if value.numel() != 1:
-                raise InvalidValueError(
-                    f"`self.log({name!r}, ...)` got a tensor of shape {tuple(value.shape)}; it takes one number: "
-                    "log its mean, or each element under a name of its own."
-                )
-            if value.is_complex():
-                raise InvalidValueError(f"`self.log({name!r}, ...)` got a complex number; log its parts.")
-            return value.detach().reshape(())
-        if isinstance(value, Number) and not isinstance(value, complex):
-            return float(value)  # type: ignore[arg-type]
-        if hasattr(value, "item") and getattr(value, "size", None) == 1:  # a NumPy array of one element
-            return float(value.item())
-        raise InvalidValueError(
-            f"`self.log({name!r}, ...)` got {value!r} of type {type(value).__name__}; it takes a number or a "
-            "scalar tensor."
-        )
 
     def _weight(self) -> int:
         """The size of the batch that is being worked on; 1 between batches."""
@@ -220,16 +142,8 @@ class Results:
         return self.batch_size
 
     def _size_of(self, batch: Any) -> int:
-        if type(batch) is Tensor:
-            return batch.size(0) if batch.dim() else 1
-        sizes = batch_sizes(batch)
-        size = next(sizes, None)
-        if size is None:
-            raise MisconfigurationException(
-                f"`self.log` found no tensor in the batch, a {type(batch).__name__}, to read its size from: "
-                "give it as `self.log(..., batch_size=...)`."
-            )
-        if not self._ambiguous and any(other != size for other in sizes):
+        size, ambiguous = size_of(batch)
+        if ambiguous and not self._ambiguous:
             self._ambiguous = True
             rank_zero_warn(
                 "The batch holds tensors of several first sizes; `self.log` weights means by that of the first, "
@@ -286,6 +200,8 @@ class Results:
         """The last batch of `stage` is done: from now on its epoch's values are there to be read."""
         self.fx = self.batch = self.batch_size = self.loader = None
         self.ended = stage
+        if self._restored and stage == "train":
+            self._take_up_the_rest()
         if self.pending is not None:
             self.deliver()
 
@@ -324,6 +240,42 @@ class Results:
         self.ended = None
         return by_loader
 
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the running epoch of training has gathered so far, in plain numbers, and in objects of torchmetrics."""
+        slots = [
+            {"key": list(key), "options": plain_options(slot.options), **slot.state_dict()}
+            for key, slot in self.slots.items()
+            if slot.stage == "train" and (slot.filled or slot.unsent)
+        ]
+        over = [
+            slot.metric for stage in ("validation", "test") for slot in self.stages[stage] if slot.metric is not None
+        ]
+        return {"slots": slots, "metrics": metric_states(self.module, without=over) if self.module is not None else {}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned; each slot is taken up when its name is logged again."""
+        self._restored = {tuple(slot["key"]): slot for slot in state["slots"]}
+        if self.module is not None:
+            load_metric_states(self.module, state["metrics"])
+
+    def _take_up_the_rest(self) -> None:
+        """Make slots, for this epoch alone, of names that a resumed epoch did not log again."""
+        metrics = dict(self.module.named_modules()) if self.module is not None else {}
+        for key, state in self._restored.items():
+            options = list(state["options"])
+            if options[4] is None:  # a function of the user's, of which the checkpoint has the result
+                options[4] = partial(result_of, state)
+            if (path := state.get("metric")) and path not in metrics:
+                continue
+            slot = new_slot(*key, tuple(options), self.device, metric=path is not None)
+            slot.load_state_dict(state)
+            if path:
+                slot.value_of(metrics[path])
+            self.stages[slot.stage].append(slot)
+        self._restored.clear()
+
     def forget(self, stage: str) -> None:
         """Drop a stage's slots and all metrics: after the sanity check, whose numbers mean nothing."""
         self.slots = {key: slot for key, slot in self.slots.items() if slot.stage != stage}
@@ -332,10 +284,15 @@ class Results:
         self.metrics.clear()
 
 
+def result_of(state: dict[str, Any], values: Tensor) -> float:
+    """What a function gave, when a slot's state was saved, for the values that it is given again."""
+    return float(state["result"])
+
+
 class NoResults(Results):
     """Where `self.log` goes in a barebones run: nowhere."""
 
-    def log(self, name: str, value: Any, options: Options, batch_size: int | None = None) -> None:
+    def log(self, name: str, *_: Any) -> None:
         if name not in self.told:
             self.told.add(name)
             rank_zero_warn(f"`self.log({name!r}, ...)` does nothing in a barebones run.")
@@ -343,56 +300,3 @@ class NoResults(Results):
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self.told: set[str] = set()
-
-
-_WHERE = (
-    "log in `training_step`, `validation_step`, `test_step`, in the hooks around a batch, or in "
-    "`on_*_epoch_start` and `on_*_epoch_end`"
-)
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it is a real number, a scalar tensor or a NumPy scalar among them."""
-    return (isinstance(value, Number) and not isinstance(value, complex)) or (
-        isinstance(value, Tensor) and not value.dim()
-    )
-
-
-def start_copy(values: Mapping[str, Any], device: torch.device) -> Pending:
-    """Stack the tensors into one vector and begin its copy to the host, without waiting on a GPU.
-
-    Args:
-        values: scalar tensors and numbers.
-        device: where the tensors are.
-    """
-    numbers = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
-    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-    vector: Tensor | None = None
-    copied: torch.cuda.Event | None = None
-    if tensors:
-        vector = torch.stack(
-            [value.to(device, torch.float64 if device.type != "mps" else None) for value in tensors.values()]
-        )
-        if device.type == "cuda":
-            pinned = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
-            vector = pinned.copy_(vector, non_blocking=True)
-            copied = torch.cuda.Event()
-            copied.record()
-    return Pending(list(tensors), dict.fromkeys(values, 0.0) | numbers, vector, copied)
-
-
-def batch_sizes(batch: Any) -> Iterator[int]:
-    """The first size of every tensor in a batch, however nested; 1 for a tensor without dimensions."""
-    if isinstance(batch, Tensor):
-        yield batch.size(0) if batch.dim() else 1
-    elif isinstance(batch, Mapping):
-        for item in batch.values():
-            yield from batch_sizes(item)
-    elif isinstance(batch, (str, bytes)):
-        return
-    elif is_dataclass(batch) and not isinstance(batch, type):
-        for entry in fields(batch):
-            yield from batch_sizes(getattr(batch, entry.name))
-    elif isinstance(batch, Iterable):
-        for item in batch:
-            yield from batch_sizes(item)

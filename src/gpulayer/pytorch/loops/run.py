@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -113,10 +113,20 @@ class Run:
     scheduler_step: Callable[[Any, Any], Any] = nothing
     sync_gradients: Callable[[bool], None] = nothing  # told, when batches are accumulated, whether a step follows
     reload_train: Callable[[], None] = nothing  # makes the loader anew, in the epochs where the user wants that
+    bind_optimizer: Callable[[], None] = nothing  # looks up what clips and steps, which hooks may have changed
+    set_interval: Callable[[], None] = nothing  # when to validate, from how many batches this epoch has
+    validating: Callable[[], AbstractContextManager[None]] = nullcontext  # the Trainer says that it validates
     load_validation: Callable[[], None] = nothing  # makes the loaders when the first validation is due, or anew
     report_line: Callable[[], None] = nothing  # logs how far the epoch is
     report_epoch: Callable[[], None] = nothing  # logs the epoch's metrics
     next_line: float = float("inf")
+
+    def resolve_hooks(self) -> None:
+        """Look the hooks up again, if someone added a callback."""
+        if self.hooks.callbacks != self.trainer.callbacks:
+            self.hooks.resolve(self.trainer.callbacks)
+            if self.validation is not None:
+                self.validation.take_hooks(self.hooks)
 
     def done(self) -> bool:
         """Whether training is over, asked between epochs."""

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gpulayer.fabric.utilities.exceptions import InvalidValueError, MisconfigurationException
+from gpulayer.pytorch.core.metrics import is_metric
+from gpulayer.pytorch.loops.pending import stacked
+
+Key = tuple[str | None, str, int | None]  # hook, name, loader
 Options = tuple[bool, bool | None, bool | None, bool | None, Any, bool, bool]
+OPTIONS = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "add_dataloader_idx", "rank_zero_only")
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,12 @@ REDUCTIONS: dict[Any, str] = {
 }  # fmt: skip
 
 
+def plain_options(options: Options) -> list[Any]:
+    """The options as a checkpoint can hold them: a reduction by its name, None for a function of the user's."""
+    reduction = REDUCTIONS.get(options[4])
+    return [*options[:4], reduction, *options[5:]]
+
+
 class Slot:
     """One logged name in one hook; the base reduces by a weighted mean.
 
@@ -69,6 +82,15 @@ class Slot:
         self.clear()
 
     weighted = True
+    metric: Any = None  # the object of torchmetrics, if it has one
+
+    def check(self, value: Any, module: Any, attribute: str | None) -> None:
+        """Whether the slot can take such a value; asked once."""
+        self.value_of(value)
+
+    def value_of(self, value: Any) -> Any:
+        """The scalar tensor or float to gather; None if there is nothing new."""
+        return scalar(self.name, value)
 
     def clear(self) -> None:
         """Forget the epoch's values."""
@@ -88,13 +110,31 @@ class Slot:
             self.host_sum += value * weight
         self.weight += weight
 
+    def total(self) -> Tensor | None:
+        """What lies on the device and is read, together with all others', to know the epoch's value."""
+        return self.sum
+
     def read(self, total: float | None) -> float:
-        """The epoch's value, given what `sum` holds, read by the caller together with all others."""
+        """The epoch's value, given the number that `total` returned."""
         return (self.host_sum + (total or 0.0)) / self.weight if self.weight else float("nan")
 
     def _zero(self) -> Tensor:
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
         return torch.zeros((), dtype=dtype, device=self.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the epoch has gathered so far, for a checkpoint: in plain numbers."""
+        total = None if self.sum is None else self.sum.item()
+        value = float(self.value) if self.unsent else None
+        return {"value": value, "sum": total, "host_sum": self.host_sum, "weight": self.weight, "filled": self.filled}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.host_sum, self.weight = state["host_sum"], state["weight"]
+        self.sum = None if state["sum"] is None else self._zero() + state["sum"]
+        self.value = state["value"]
+        self.unsent = self.value is not None
+        self.filled = self.dirty = state["filled"]
 
 
 class SumSlot(Slot):
@@ -149,10 +189,175 @@ class FunctionSlot(Slot):
     def read(self, total: float | None) -> float:
         return float(self.options[4](torch.stack(self.values)))
 
+    def state_dict(self) -> dict[str, Any]:
+        result = self.read(None) if self.filled else None  # the function itself may not be there when it is asked for
+        return super().state_dict() | {"values": [value.cpu() for value in self.values], "result": result}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.values = [value.to(self.device) for value in state["values"]]
+
+
+class MetricSlot(Slot):
+    """Asks an object of torchmetrics, which gathers by itself: once, at the end of the epoch; then it is reset."""
+
+    weighted = False
+    path: str | None = None  # where the module holds it
+
+    def check(self, value: Any, module: Any, attribute: str | None) -> None:
+        self.path = attribute or next((path for path, child in module.named_modules() if child is value), None)
+        if self.path is None:
+            raise MisconfigurationException(
+                f"`self.log({self.name!r}, ...)` got a {type(value).__name__} that is no attribute of the module, so "
+                "it is not moved to its device: make it one in `__init__`, as in `self.accuracy = Accuracy(...)`."
+            )
+        self.value_of(value)
+
+    def value_of(self, value: Any) -> Any:
+        if value is not self.metric:
+            if not is_metric(value):
+                raise InvalidValueError(
+                    f"`self.log({self.name!r}, ...)` was given a torchmetrics object before, and now {value!r}."
+                )
+            self.metric = value
+        latest = value._forward_cache
+        return None if latest is None else scalar(self.name, latest)
+
+    def add(self, value: Any, weight: float) -> None:
+        """The object has gathered it already."""
+
+    def clear(self) -> None:
+        super().clear()
+        if self.metric is not None:
+            self.metric.reset()
+
+    def total(self) -> Tensor | None:
+        value = self.metric.compute()
+        return value if isinstance(value, Tensor) and value.numel() == 1 else torch.tensor(scalar(self.name, value))
+
+    def read(self, total: float | None) -> float:
+        return float("nan") if total is None else total
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"metric": self.path}
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, a scalar tensor or a NumPy scalar among them."""
+    return (isinstance(value, Number) and not isinstance(value, complex)) or (
+        isinstance(value, Tensor) and not value.dim()
+    )
+
+
+def scalar(name: str, value: Any) -> Any:
+    """A scalar tensor, detached, or a float.
+
+    Args:
+        name: what it is logged as, for the error.
+        value: what was given to `self.log`.
+
+    Raises:
+        InvalidValueError: the value is neither a number nor a tensor of one element.
+    """
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise InvalidValueError(
+                f"`self.log({name!r}, ...)` got a tensor of shape {tuple(value.shape)}; it takes one number: "
+                "log its mean, or each element under a name of its own."
+            )
+        if value.is_complex():
+            raise InvalidValueError(f"`self.log({name!r}, ...)` got a complex number; log its parts.")
+        return value.detach().reshape(())
+    if isinstance(value, Number) and not isinstance(value, complex):
+        return float(value)  # type: ignore[arg-type]
+    if hasattr(value, "item") and getattr(value, "size", None) == 1:  # a NumPy array of one element
+        return float(value.item())
+    raise InvalidValueError(
+        f"`self.log({name!r}, ...)` got {value!r} of type {type(value).__name__}; it takes a number, a scalar tensor "
+        "or a torchmetrics object, and `self.log_dict` a dict or a MetricCollection of them."
+    )
+
+
+_WHERE = (
+    "log in `training_step`, `validation_step`, `test_step`, in the hooks around a batch, or in "
+    "`on_*_epoch_start` and `on_*_epoch_end`"
+)
+
+
+def new_slot(
+    fx: str | None,
+    name: Any,
+    loader: int | None,
+    options: Options,
+    device: torch.device,
+    known: Slot | None = None,
+    metric: bool = False,
+) -> Slot:
+    """The slot for a name, after a check of the arguments of `self.log`.
+
+    Args:
+        fx: the hook that is running.
+        name: the metric's name.
+        loader: which of several loaders the batch is from.
+        options: the other arguments, in the order of OPTIONS.
+        device: where the module is.
+        known: the slot that this name has in this hook already.
+        metric: whether the value is an object of torchmetrics.
+
+    Raises:
+        MisconfigurationException: something cannot be logged there or so, or was logged otherwise before.
+    """
+    if not isinstance(name, str):
+        raise MisconfigurationException(f"`self.log` takes a name as its first argument; got {name!r}.")
+    if "/dataloader_idx_" in name:
+        raise MisconfigurationException(
+            f"`self.log({name!r}, ...)`: with several loaders `/dataloader_idx_N` is appended by itself; choose "
+            "another name, or pass `add_dataloader_idx=False`."
+        )
+    place = PLACES.get(fx or "")
+    if place is None:
+        where = f"in `{fx}`" if fx else "outside the hooks of a run"
+        raise MisconfigurationException(f"`self.log({name!r}, ...)` cannot be called {where}: {_WHERE}.")
+    if known is not None:
+        changed = [
+            f"{key}={new!r} (before: {old!r})"
+            for key, new, old in zip(OPTIONS, options, known.options, strict=True)
+            if new != old
+        ]
+        raise MisconfigurationException(
+            f"`self.log({name!r}, ...)` was called in `{fx}` with {', '.join(changed)}: "
+            "one name keeps its settings; give the values two names, or the same settings."
+        )
+    on_step, on_epoch, reduction = options[2], options[3], options[4]
+    if on_step and not place.steps:
+        raise MisconfigurationException(
+            f"`self.log({name!r}, on_step=True)` in `{fx}`: there is no step there; use on_epoch=True."
+        )
+    if not place.steps and on_epoch is False:
+        raise MisconfigurationException(
+            f"`self.log({name!r}, on_epoch=False)` in `{fx}`: only an epoch's value can be logged there."
+        )
+    kind = REDUCTIONS.get(reduction) if isinstance(reduction, str) or callable(reduction) else None
+    if kind is None and not callable(reduction):
+        raise MisconfigurationException(
+            f"`self.log({name!r}, reduce_fx={reduction!r})`: give 'mean', 'sum', 'min', 'max' or a function."
+        )
+    cls = MetricSlot if metric else KINDS.get(kind or "", FunctionSlot)
+    slot = cls(name, loader, place, options, device)
+    if not slot.on_step and not slot.on_epoch:
+        raise MisconfigurationException(
+            f"`self.log({name!r}, on_step=False, on_epoch=False)` logs nothing: set one of them."
+        )
+    return slot
+
+
+KINDS: dict[str, type[Slot]] = {"mean": Slot, "sum": SumSlot, "min": ExtremeSlot, "max": ExtremeSlot}
+
 
 def read_all(slots: Iterable[Slot]) -> list[float]:
     """The epoch's value of each slot: one copy from the device for all of them."""
     slots = list(slots)
-    sums = [slot.sum for slot in slots if slot.sum is not None]
-    totals: Iterator[float] = iter(torch.stack(sums).tolist() if sums else [])
-    return [slot.read(None if slot.sum is None else next(totals)) for slot in slots]
+    totals = [slot.total() for slot in slots]
+    on_device = [total for total in totals if total is not None]
+    numbers: Iterator[float] = iter(stacked(on_device, slots[0].device).tolist() if on_device else [])
+    return [slot.read(None if total is None else next(numbers)) for slot, total in zip(slots, totals, strict=True)]

@@ -152,16 +152,22 @@ def make_batches(
         raise MisconfigurationException(
             f"{what} is a {type(loader).__name__}: give a DataLoader or another iterable of batches."
         )
-    if isinstance(loader, CombinedLoader):
-        limits = [checks.batch_limit(argument, limit, length_of(part), what) for part in loader.flattened]
-        loader.limits = [most for _, most in limits]
-        bounds = [loader.bound(), limit if isinstance(limit, int) and loader.mode != "sequential" else None]
-        most = min((bound for bound in bounds if bound is not None), default=None)
-        return Batches(loader.iterables, length_of(loader), most, move, as_iterator, loader)
-    length, most = checks.batch_limit(argument, limit, length_of(loader), what)
+    combined = loader if isinstance(loader, CombinedLoader) else None
+
+    def measure() -> tuple[int | None, int | None]:
+        if combined is None:
+            return checks.batch_limit(argument, limit, length_of(loader), what)
+        limits = [checks.batch_limit(argument, limit, length_of(part), what) for part in combined.flattened]
+        combined.limits = [most for _, most in limits]
+        bounds = [combined.bound(), limit if isinstance(limit, int) and combined.mode != "sequential" else None]
+        return length_of(combined), min((bound for bound in bounds if bound is not None), default=None)
+
+    length, most = measure()
+    if combined is not None:
+        return Batches(combined.iterables, length, most, move, as_iterator, combined, measure)
     if length == 0 and limit not in (0, 0.0):
         rank_zero_warn(f"{what} has no batches.")
-    return Batches(loader, length, most, move, as_iterator)
+    return Batches(loader, length, most, move, as_iterator, measure=measure)
 
 
 def together(loaders: Any) -> Any:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS
+from torch.nn.parameter import is_lazy
+from torch.optim import LBFGS, Optimizer
 
 from gpulayer.fabric.precision import Precision
 from gpulayer.fabric.strategies import Strategy
@@ -18,6 +20,7 @@ from gpulayer.fabric.utilities.seed import isolate_rng
 from gpulayer.pytorch.core.hooks import overridden
 from gpulayer.pytorch.core.module import Module
 from gpulayer.pytorch.loops.fit import loss_of
+from gpulayer.pytorch.loops.hooks import nothing
 from gpulayer.pytorch.loops.run import Run
 from gpulayer.pytorch.trainer.states import RunningStage
 
@@ -58,7 +61,7 @@ def compiled_step(strategy: Strategy, module: Module, name: str) -> Callable[...
 
 def resolve_training(run: Run, step: Callable[..., Any], takes: int) -> None:
     """Fill the fields of `run` that training calls."""
-    trainer, module, strategy = run.trainer, run.module, run.trainer.strategy
+    module, strategy = run.module, run.trainer.strategy
     precision: Precision = strategy.precision
     run.training_step = in_precision(step, precision, takes)
     if run.manual:
@@ -77,24 +80,40 @@ def resolve_training(run: Run, step: Callable[..., Any], takes: int) -> None:
         run.step_skipped = lambda: precision.skipped
     if overridden("optimizer_zero_grad", module, Module):
         run.zero_grad = lambda optimizer, i: module.optimizer_zero_grad(run.progress.epoch, i, optimizer)
-    if overridden("configure_gradient_clipping", module, Module):
-        run.clip = lambda optimizer: module.configure_gradient_clipping(
-            optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
-        )
-    elif trainer.gradient_clip_val:
-        run.clip = module.clip_gradients
     if overridden("lr_scheduler_step", module, Module):
         run.scheduler_step = module.lr_scheduler_step
     else:
         run.scheduler_step = Module.lr_scheduler_step.__get__(module)
-    if run.optimizers and not run.manual:
-        run.optimizer = run.optimizers[0]
-        if precision.does("optimizer_step"):
-            run.optimizer_step = partial(precision.optimizer_step, run.optimizer)
-        else:
-            run.optimizer_step = strategy.optimizer_step or run.optimizer.step  # bound after schedulers wrapped it
-        if overridden("optimizer_step", module, Module) or isinstance(run.optimizer, LBFGS):
-            run.closure_step = closure_step(run)
+    run.bind_optimizer = partial(bind_optimizer, run)
+
+
+def bind_optimizer(run: Run) -> None:
+    """What clips the gradients and steps the optimizer.
+
+    Bound at each epoch's start, and when the user gives the Trainer others: hooks may have changed what there is to
+    call. A scheduler, for one, replaces the `step` of the optimizer that it is made of.
+    """
+    trainer, module, strategy = run.trainer, run.module, run.trainer.strategy
+    if overridden("configure_gradient_clipping", module, Module):
+        run.clip = lambda optimizer: module.configure_gradient_clipping(
+            optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
+        )
+    else:
+        run.clip = module.clip_gradients if trainer.gradient_clip_val else nothing
+    if run.manual:
+        return
+    run.optimizer, wrapped = run.optimizers[0], run.wrapped_optimizers[0]
+    if strategy.precision.does("optimizer_step"):
+        run.optimizer_step = partial(strategy.precision.optimizer_step, run.optimizer)
+    else:
+        run.optimizer_step = strategy.optimizer_step or run.optimizer.step
+    own_step = overridden("optimizer_step", module, Module) or "step" in vars(wrapped)
+    run.closure_step = closure_step(run) if own_step or needs_closure(run.optimizer) else None
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Whether its step computes the loss: LBFGS's does, and that of an optimizer of others may (SAM's does)."""
+    return isinstance(optimizer, LBFGS) or not type(optimizer).step.__module__.startswith(("torch.optim.", "gpulayer."))
 
 
 def checked(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,16 +178,20 @@ def evaluation_context(trainer: Any, within_fit: bool) -> Callable[[], AbstractC
 
     @contextmanager
     def context() -> Iterator[None]:
-        before = trainer.state.stage
-        if before is RunningStage.TRAINING:
-            trainer.state.stage = RunningStage.VALIDATING
         with isolate_rng() as states, torch.no_grad():
             trainer.training_rng = states  # what a checkpoint that is written meanwhile holds
             yield
         trainer.training_rng = None
-        trainer.state.stage = before
 
     return context
+
+
+@contextmanager
+def validating(trainer: Any) -> Iterator[None]:
+    """The stage of a validation that interrupts training; after an error in it the stage tells where that was."""
+    trainer.state.stage = RunningStage.VALIDATING
+    yield
+    trainer.state.stage = RunningStage.TRAINING
 
 
 def evaluation_mode(module: Module, stage: str) -> Callable[[], AbstractContextManager[None]]:
@@ -206,25 +229,45 @@ def make_ordinary(module: Module) -> None:
     Modules cache tensors on first use (tables of cosines, masks). Made in inference mode, they would make a later `fit`
     fail in the backward pass (Lightning's issue 14497).
     """
-    seen: set[int] = set()
+    done: dict[int, tuple[Any, Any]] = {}
     with torch.no_grad():
         for child in module.modules():
-            ordinary(child.__dict__, seen)
+            ordinary(child.__dict__, done)
 
 
 MOST_ITEMS = 10_000  # a list or dict with more is data, and looking through it would take longer than it is worth
 
 
-def ordinary(value: Any, seen: set[int]) -> Any:
-    """The value without tensors of inference mode; lists and dicts are changed in place, `seen` ones are left."""
+def ordinary(value: Any, done: dict[int, tuple[Any, Any]]) -> Any:
+    """The value without tensors of inference mode.
+
+    Args:
+        value: anything; lists, dicts and dataclasses are changed in place.
+        done: by its id what was looked at before, and what took its place, so that one object stays one.
+    """
+    if id(value) in done:
+        return done[id(value)][1]
+    new = value
     if isinstance(value, Tensor):
-        return value.clone() if value.is_inference() else value
-    if type(value) is tuple:
-        changed = tuple(ordinary(item, seen) for item in value)
-        return value if all(new is old for new, old in zip(changed, value, strict=True)) else changed
-    if isinstance(value, (dict, list)) and len(value) <= MOST_ITEMS and id(value) not in seen:
-        seen.add(id(value))
+        if not is_lazy(value) and value.is_inference():
+            new = value.clone()
+            if isinstance(value, nn.Parameter):
+                new = nn.Parameter(new, value.requires_grad)
+        done[id(value)] = value, new
+    elif isinstance(value, tuple):
+        items = [ordinary(item, done) for item in value]
+        if any(item is not old for item, old in zip(items, value, strict=True)):
+            new = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+            done[id(value)] = value, new
+    elif isinstance(value, (dict, list)) and len(value) <= MOST_ITEMS:
+        done[id(value)] = value, value
         for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
-            if (new := ordinary(item, seen)) is not item:
-                value[key] = new
-    return value
+            if (changed := ordinary(item, done)) is not item:
+                value[key] = changed
+    elif is_dataclass(value) and not isinstance(value, type):
+        done[id(value)] = value, value
+        for field in fields(value):
+            item = getattr(value, field.name, None)
+            if (changed := ordinary(item, done)) is not item:
+                object.__setattr__(value, field.name, changed)  # a frozen one too
+    return new

@@ -48,6 +48,7 @@ def dump(run: Run, weights_only: bool) -> dict[str, Any]:
         },
     }
     if not weights_only:
+        checkpoint["gpulayer"]["results"] = run.results.state_dict()
         states = {callback.state_key: state for callback in trainer.callbacks if (state := callback.state_dict())}
         checkpoint["callbacks"] = states
         checkpoint["optimizer_states"] = [strategy.optimizer_state(optimizer) for optimizer in run.optimizers]
@@ -154,9 +155,14 @@ def restore_training(run: Run, checkpoint: dict[str, Any]) -> None:
 
 
 def restore_moment(run: Run, checkpoint: dict[str, Any]) -> None:
-    """Take back the metrics and the random states, last of all: set-up and the sanity check would change them."""
+    """Take back the metrics, also those that the running epoch gathers, and the random states.
+
+    Last of all, for set-up and the sanity check would change them.
+    """
     own = checkpoint.get("gpulayer", {})
     run.results.metrics.callback.update(own.get("metrics", {}))
+    if "results" in own:
+        run.results.load_state_dict(own["results"])
     if "rng" in own:
         set_rng_states(own["rng"])
 

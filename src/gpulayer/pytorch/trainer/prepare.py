@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from math import inf
+
+from torch.optim import Optimizer
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 from gpulayer.fabric.utilities.warnings import PossibleUserWarning
 from gpulayer.pytorch.core.hooks import overridden
 from gpulayer.pytorch.core.module import Module
-from gpulayer.pytorch.core.optimizer import Configured, LightningOptimizer, NoOptimizer, read_configured
+from gpulayer.pytorch.core.optimizer import Configured, LightningOptimizer, NoOptimizer, read_configured, unwrapped
 from gpulayer.pytorch.loops.batches import Batches
 from gpulayer.pytorch.loops.evaluate import evaluate
 from gpulayer.pytorch.loops.progress import Evaluated
@@ -32,10 +36,7 @@ def configure_optimizers(run: Run) -> None:
     module.zero_grad()  # nothing of an earlier fit, or of the user's own backward passes, goes into the first step
     configured: Configured = read_configured(module.configure_optimizers(), automatic=not run.manual)
     _, optimizers = strategy.setup(module, configured.optimizers)
-    run.optimizers = optimizers if optimizers or run.manual else [NoOptimizer()]
-    run.wrapped_optimizers = [
-        LightningOptimizer(optimizer, run.wrapped_step, module.toggled_optimizer) for optimizer in run.optimizers
-    ]
+    take_optimizers(run, optimizers if optimizers or run.manual else [NoOptimizer()])
     run.scheduler_configs = configured.schedulers
     run.schedulers = Schedulers() if run.manual else Schedulers.of(configured.schedulers)
     takes, _ = checks.step_arguments(module.training_step, "training_step", 1)
@@ -48,6 +49,14 @@ def configure_optimizers(run: Run) -> None:
                     f"`Trainer({name}={value!r})` works in automatic optimization only: this module steps its "
                     "optimizers itself, so do it in `training_step` (there is `self.clip_gradients`)."
                 )
+
+
+def take_optimizers(run: Run, optimizers: list[Optimizer]) -> None:
+    """Let the run step these."""
+    run.optimizers = [unwrapped(optimizer) for optimizer in optimizers]
+    run.wrapped_optimizers = [
+        LightningOptimizer(optimizer, run.wrapped_step, run.module.toggled_optimizer) for optimizer in run.optimizers
+    ]
 
 
 def prepare_fit(run: Run, sources: Sources) -> None:
@@ -82,7 +91,10 @@ def prepare_fit(run: Run, sources: Sources) -> None:
 
     if run.validates:
         run.load_validation = load_validation
+        run.validating = partial(callables.validating, trainer)
         set_validation_interval(run)
+        if isinstance(trainer.val_check_interval, float):
+            run.set_interval = partial(set_validation_interval, run)
         if run.validates_in(run.progress.epoch):
             load_validation()
     if every_n_epochs:
@@ -102,6 +114,7 @@ def sanity_check(run: Run, sources: Sources) -> None:
     loaders = [first(batches, most) if most != -1 else batches for batches in run.validation.loaders]
     evaluate(run, replace(run.validation, loaders=loaders, counts=Evaluated()))
     run.hooks.on_sanity_check_end()
+    run.resolve_hooks()
     run.results.forget("validation")
     trainer.state.stage = RunningStage.TRAINING
 
@@ -153,27 +166,26 @@ def set_validation_interval(run: Run) -> None:
     Raises:
         MisconfigurationException: the interval cannot be kept.
     """
-    trainer, length = run.trainer, run.train.length
+    trainer, count = run.trainer, run.train.count
     interval = trainer.val_check_interval
     if isinstance(interval, timedelta):
         run.validate_every = run.validate_every or every(seconds=interval.total_seconds())
     elif isinstance(interval, int):
-        if interval > run.train.count and trainer.check_val_every_n_epoch is not None:
+        if interval > count and trainer.check_val_every_n_epoch is not None:
             raise MisconfigurationException(
-                f"`Trainer(val_check_interval={interval})`, but an epoch has {run.train.count} batches: give at "
-                "most that, a "
+                f"`Trainer(val_check_interval={interval})`, but an epoch has {count} batches: give at most that, a "
                 "fraction such as 0.5, or `check_val_every_n_epoch=None` to count batches across epochs."
             )
         run.validate_every_n_batches = interval
     elif interval == 1.0:
         run.validate_every_n_batches = None
-    elif length is None:
+    elif count == inf:
         raise MisconfigurationException(
             f"`Trainer(val_check_interval={interval})` is a fraction, but the training loader has no length: give a "
             "number of batches, such as `val_check_interval=100`, or 1.0 for the end of the epoch."
         )
     else:
-        run.validate_every_n_batches = max(1, int(length * interval))
+        run.validate_every_n_batches = trainer.val_check_batch
 
 
 # -- evaluation --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any
 
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info
+from gpulayer.fabric.utilities.spoken import duration, speed
 from gpulayer.pytorch.loops.run import Run
 
 MOST_METRICS = 8
@@ -21,7 +22,10 @@ class Report:
         self.began_at = run.progress.batch
 
     def minute(self) -> None:
-        """How far the epoch is: batch, rate and time left."""
+        """How far the epoch is: batch, rate and time left. A progress bar says that, too."""
+        bar = self.run.trainer.progress_bar_callback
+        if bar is not None and bar.is_drawn:
+            return
         at, total = self.run.progress, self.run.train.length
         rate = (at.batch - self.began_at) / max(monotonic() - self.began, 1e-9)
         done = f"batch {at.batch_in_epoch}" + (f"/{total}" if total else "")
@@ -54,25 +58,6 @@ class Report:
         shown = "  ".join(f"{name} {float(value):.4g}" for name, value in sorted(chosen.items())[:MOST_METRICS])
         more = len(chosen) - MOST_METRICS
         return (f"  {shown}" if shown else "") + (f"  (+{more} more)" if more > 0 else "")
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them: 0.4 s, 42 s, 3 min 05 s, 2 h 14 min."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def speed(rate: float) -> str:
-    """Batches a second, or seconds a batch."""
-    if rate >= 100:
-        return f"{rate:.0f} batches/s"
-    return f"{rate:.3g} batches/s" if rate >= 1 else f"{1 / rate:.3g} s/batch" if rate > 0 else "0 batches/s"
 
 
 def evaluated(call: str, metrics: Mapping[str, Any]) -> None:

@@ -14,13 +14,14 @@ import torch
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import log
-from gpulayer.pytorch.core.callback import Callback, Checkpoint
+from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.module import Module
 from gpulayer.pytorch.loops.hooks import Hooks
 from gpulayer.pytorch.loops.results import NoResults, Results
 from gpulayer.pytorch.loops.run import Run
 from gpulayer.pytorch.trainer import callables, checkpoint, checks
 from gpulayer.pytorch.trainer.attach import Sources
+from gpulayer.pytorch.trainer.defaults import savers_last
 from gpulayer.pytorch.trainer.prepare import configure_optimizers, evaluation_of, prepare_fit
 from gpulayer.pytorch.trainer.states import RunningStage, TrainerFn, TrainerStatus
 
@@ -67,18 +68,21 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
         prepare_data(trainer, module, sources)
         strategy.setup_environment()
         set_up(trainer, module, stage)
-        module.configure_model()
+        with strategy.root_device, strategy.precision.init_context():
+            module.configure_model()
         loaded = None
         if path is not None:
             loaded = strategy.load(path, "cpu", weights_only)
+            strategy.precision.convert_module(module)  # before it takes the weights, which would be rounded
             checkpoint.restore_objects(run, loaded)
-        strategy.precision.convert_module(module)
+        strategy.precision.convert_module(module)  # also what loading made anew
         module.to(strategy.root_device)
         if fn is TrainerFn.FITTING:
             configure_optimizers(run)
         run.hooks.resolve(trainer.callbacks)
         if fn is TrainerFn.FITTING:
             run.hooks.on_fit_start()
+            run.resolve_hooks()
         log_hyperparameters(trainer, module)
         if fn is TrainerFn.FITTING:
             if loaded is not None:
@@ -114,7 +118,7 @@ def tell(trainer: Any, module: Module, error: BaseException) -> None:
     ]
     if trainer.sources.datamodule is not None:
         told.append(partial(trainer.sources.datamodule.on_exception, error))
-    told += [partial(logger.finalize, "failed") for logger in trainer.loggers]
+    told.append(partial(trainer.delivery.finalize, "failed"))
     for call in told:
         try:
             call()
@@ -140,14 +144,8 @@ def take_module(trainer: Any, module: Module) -> None:
         )
     if brought:
         kinds = {type(callback) for callback in brought}
-        trainer.callbacks = order([c for c in trainer.callbacks if type(c) not in kinds] + brought)
+        trainer.callbacks = savers_last([c for c in trainer.callbacks if type(c) not in kinds] + brought)
     checks.distinct_state_keys(trainer.callbacks)
-
-
-def order(callbacks: list[Callback]) -> list[Callback]:
-    """Those that save checkpoints last, so that they save what the others have done."""
-    savers = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
-    return [callback for callback in callbacks if not isinstance(callback, Checkpoint)] + savers
 
 
 def prepare_data(trainer: Any, module: Module, sources: Sources) -> None:
@@ -165,26 +163,25 @@ def set_up(trainer: Any, module: Module, stage: str) -> None:
     for logger in trainer.loggers:
         _ = logger.experiment
     if trainer.datamodule is not None:
-        trainer.datamodule.setup(stage)
+        trainer.datamodule.setup(stage=stage)
     ready = []
     for callback in trainer.callbacks:  # one that is added meanwhile is set up, too
-        callback.setup(trainer, module, stage)
+        callback.setup(trainer, module, stage=stage)
         ready.append(callback)
-    module.setup(stage)
+    module.setup(stage=stage)
     for callback in trainer.callbacks:
         if callback not in ready:
-            callback.setup(trainer, module, stage)
+            callback.setup(trainer, module, stage=stage)
 
 
 def tear_down(trainer: Any, module: Module, stage: str) -> None:
     """`teardown` in the same order."""
     if trainer.datamodule is not None:
-        trainer.datamodule.teardown(stage)
+        trainer.datamodule.teardown(stage=stage)
     for callback in list(trainer.callbacks):
-        callback.teardown(trainer, module, stage)
-    module.teardown(stage)
-    for logger in trainer.loggers:
-        logger.finalize("success")
+        callback.teardown(trainer, module, stage=stage)
+    module.teardown(stage=stage)
+    trainer.delivery.finalize("success")
 
 
 def leave_device(trainer: Any, module: Module) -> None:
@@ -227,7 +224,7 @@ def make_results(trainer: Any) -> Results:
     device = trainer.strategy.root_device
     if trainer.barebones:
         return NoResults(device)
-    return Results(device, trainer.log_every_n_steps, send_to(trainer))
+    return Results(device, trainer.log_every_n_steps, send_to(trainer), trainer.lightning_module)
 
 
 def send_to(trainer: Any) -> Any:
@@ -241,8 +238,6 @@ def send_to(trainer: Any) -> Any:
         if epoch is not None:
             metrics.setdefault("epoch", epoch)
         if not trainer.sanity_checking:
-            for logger in trainer.loggers:
-                logger.log_metrics(metrics=dict(metrics), step=step)
-                logger.save()
+            trainer.delivery.row(metrics, step)
 
     return send

@@ -20,18 +20,19 @@ from gpulayer.fabric.strategies import Strategy
 from gpulayer.fabric.utilities.environment import arguments_from_environment
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.init import EmptyInit
-from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from gpulayer.fabric.utilities.rank_zero import rank_zero_info
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.callbacks.early_stopping import EarlyStopping
-from gpulayer.pytorch.callbacks.model_checkpoint import ModelCheckpoint
-from gpulayer.pytorch.callbacks.timer import Timer, read_duration
+from gpulayer.pytorch.callbacks.progress.progress_bar import ProgressBar
+from gpulayer.pytorch.callbacks.timer import read_duration
 from gpulayer.pytorch.core.callback import Callback, Checkpoint
 from gpulayer.pytorch.core.datamodule import DataModule
 from gpulayer.pytorch.core.hooks import overridden
 from gpulayer.pytorch.core.module import Module
 from gpulayer.pytorch.core.optimizer import LRSchedulerConfig
 from gpulayer.pytorch.loggers.csv_logs import CSVLogger
-from gpulayer.pytorch.loggers.logger import Logger
+from gpulayer.pytorch.loggers.delivery import Delivery
+from gpulayer.pytorch.loggers.logger import DummyLogger, Logger
 from gpulayer.pytorch.loops.evaluate import evaluate
 from gpulayer.pytorch.loops.fit import fit
 from gpulayer.pytorch.loops.predict import predict
@@ -41,8 +42,9 @@ from gpulayer.pytorch.loops.run import Run
 from gpulayer.pytorch.loops.views import EvaluationLoopView, FitLoopView
 from gpulayer.pytorch.trainer import checkpoint, checks, report
 from gpulayer.pytorch.trainer.attach import Sources
-from gpulayer.pytorch.trainer.prepare import load_train
-from gpulayer.pytorch.trainer.running import order, running
+from gpulayer.pytorch.trainer.defaults import all_callbacks
+from gpulayer.pytorch.trainer.prepare import load_train, take_optimizers
+from gpulayer.pytorch.trainer.running import running
 from gpulayer.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState
 
 
@@ -258,25 +260,27 @@ class Trainer:
         self.num_sanity_val_steps = 2 if num_sanity_val_steps is None else num_sanity_val_steps
         self.log_every_n_steps = 50 if log_every_n_steps is None else log_every_n_steps
         self.accumulate_grad_batches = accumulate_grad_batches
-        self.gradient_clip_val, self.gradient_clip_algorithm = gradient_clip_val, gradient_clip_algorithm
+        self._gradient_clip_val, self.gradient_clip_algorithm = gradient_clip_val, gradient_clip_algorithm
         self.reload_dataloaders_every_n_epochs = reload_dataloaders_every_n_epochs
         self.enable_autolog_hparams = enable_autolog_hparams
         self.fast_dev_run = fast_dev_run
         if fast_dev_run:
             self._try_only(int(fast_dev_run))
-            logger = enable_checkpointing = False
+            logger = False if logger is False else DummyLogger()  # code that uses its logger runs as it is
 
         self.started_in = os.getcwd()  # relative folders are meant from here, wherever the program goes
         self._root_dir = None if default_root_dir is None else os.path.expanduser(os.fspath(default_root_dir))
         self._unnamed_logger: CSVLogger | None = None  # the default one, until a module gives it a name
         self.loggers = self._make_loggers(logger)
-        self.callbacks = self._make_callbacks(callbacks, max_time, enable_checkpointing, bool(fast_dev_run))
-        for name, value in (
-            ("enable_progress_bar", enable_progress_bar),
-            ("enable_model_summary", enable_model_summary),
-        ):
-            if value:
-                rank_zero_warn(f"`Trainer({name}=True)` has no effect in this version; one line an epoch is logged.")
+        self.delivery = Delivery(self)
+        self.callbacks = all_callbacks(
+            callbacks,
+            max_time,
+            checkpointing=enable_checkpointing,
+            progress_bar=enable_progress_bar,
+            model_summary=enable_model_summary,
+            trial=bool(fast_dev_run),
+        )
 
     def _try_only(self, batches: int) -> None:
         """Set the limits of `fast_dev_run`."""
@@ -302,31 +306,6 @@ class Trainer:
                     "for none."
                 )
         return loggers
-
-    def _make_callbacks(
-        self, callbacks: Any, max_time: Any, enable_checkpointing: bool | None, trial: bool
-    ) -> list[Callback]:
-        given = list(callbacks) if isinstance(callbacks, (list, tuple)) else [] if callbacks is None else [callbacks]
-        for item in given:
-            if not isinstance(item, Callback):
-                raise MisconfigurationException(
-                    f"`Trainer(callbacks=...)` holds {item!r}: give objects of subclasses of "
-                    "`gpulayer.pytorch.Callback`."
-                )
-        savers = [callback for callback in given if isinstance(callback, Checkpoint)]
-        if enable_checkpointing is False and savers and not trial:
-            raise MisconfigurationException(
-                f"`Trainer(enable_checkpointing=False)`, but `callbacks` holds {type(savers[0]).__name__}: leave "
-                "one out."
-            )
-        if not savers and enable_checkpointing is not False:
-            given.append(ModelCheckpoint())
-        if max_time is not None:
-            if any(isinstance(callback, Timer) for callback in given):
-                rank_zero_warn("`Trainer(max_time=...)` is ignored, for `callbacks` holds a Timer.")
-            else:
-                given.append(Timer(read_duration(max_time, "Trainer(max_time={!r})"), interval="step"))
-        return order(given)
 
     # -- the four calls ----------------------------------------------------------------------------------------------
 
@@ -445,6 +424,12 @@ class Trainer:
             kept = predict(run, run.evaluation, keep)
         return None if not keep else kept[0] if len(kept) == 1 else kept
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The next call makes anew what a run needs; the counters and metrics of the last one stay.
+        results = Results(torch.device("cpu"))
+        results.metrics = self.results.refresh()
+        return {**self.__dict__, "results": results, "_run": None, "_last": None, "_fitted": None}
+
     def _module_for(self, call: str, model: Module | None) -> tuple[Module, bool]:
         if model is not None:
             return checks.as_module(model, call), True
@@ -475,9 +460,10 @@ class Trainer:
         self.strategy.barrier("save_checkpoint")
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        """`print`, on rank 0."""
+        """`print`, on rank 0; above the progress bar, if there is one."""
         if self.is_global_zero:
-            print(*args, **kwargs)
+            bar = self.progress_bar_callback
+            (print if bar is None else bar.print)(*args, **kwargs)
 
     @contextmanager
     def init_module(self, empty_init: bool | None = None) -> Iterator[None]:
@@ -530,6 +516,15 @@ class Trainer:
     def num_training_batches(self) -> int | float:
         """Batches of a training epoch; inf if that is not known."""
         return inf if self._fitted is None or self._fitted.train.loader is None else self._fitted.train.count
+
+    @property
+    def val_check_batch(self) -> int | float | None:
+        """Batches from one validation to the next; inf if an epoch's are not known, None if time decides."""
+        interval = self.val_check_interval
+        if self._fitted is None or self._fitted.train.loader is None or isinstance(interval, timedelta):
+            return None
+        count = self._fitted.train.count
+        return interval if isinstance(interval, int) else count if count == inf else max(1, int(count * interval))
 
     @property
     def num_val_batches(self) -> list[int | float]:
@@ -616,6 +611,36 @@ class Trainer:
     def optimizers(self) -> list[Optimizer]:
         """The optimizers of the run."""
         return [] if self._fitted is None else self._fitted.optimizers
+
+    @optimizers.setter
+    def optimizers(self, optimizers: list[Optimizer]) -> None:
+        run = self._fitted
+        if run is None:
+            raise MisconfigurationException(
+                "`trainer.optimizers` can be set from `fit` on: return the first ones from `configure_optimizers`."
+            )
+        if run.module.automatic_optimization and len(optimizers) != 1:
+            raise MisconfigurationException(
+                f"`trainer.optimizers` was set to {len(optimizers)} optimizers: give a list of one, which the loop "
+                "steps, or set `self.automatic_optimization = False` in the module's `__init__`."
+            )
+        take_optimizers(run, optimizers)
+        self._bind_optimizer()
+
+    @property
+    def gradient_clip_val(self) -> int | float | None:
+        """Bound of the gradients; one that is set during training holds from the next step on."""
+        return self._gradient_clip_val
+
+    @gradient_clip_val.setter
+    def gradient_clip_val(self, value: int | float | None) -> None:
+        checks.clipping(value, self.gradient_clip_algorithm)
+        self._gradient_clip_val = value
+        self._bind_optimizer()
+
+    def _bind_optimizer(self) -> None:
+        if self._run is not None:
+            self._run.bind_optimizer()
 
     @property
     def lr_scheduler_configs(self) -> list[LRSchedulerConfig]:
@@ -739,9 +764,9 @@ class Trainer:
         return next(iter(self.early_stopping_callbacks), None)
 
     @property
-    def progress_bar_callback(self) -> Any:
+    def progress_bar_callback(self) -> ProgressBar | None:
         """The progress bar, or None."""
-        return None
+        return next((callback for callback in self.callbacks if isinstance(callback, ProgressBar)), None)
 
     # -- what is running ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,60 @@
+"""Step values on their way from the device to the host, which does not wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Pending:
+    """A vector that is being copied, and which names its numbers have."""
+
+    names: list[str]
+    numbers: dict[str, float]
+    vector: Tensor | None
+    copied: torch.cuda.Event | None
+    step: int = 0
+    epoch: int = 0
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers; the copy, begun a step ago, is over by now."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        if self.vector is not None:
+            self.numbers.update(zip(self.names, self.vector.tolist(), strict=True))
+        return self.numbers
+
+
+def start_copy(values: Mapping[str, Any], device: torch.device) -> Pending:
+    """Stack the tensors into one vector and begin its copy to the host, without waiting on a GPU.
+
+    Args:
+        values: scalar tensors and numbers.
+        device: where the tensors are.
+    """
+    numbers = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    vector: Tensor | None = None
+    copied: torch.cuda.Event | None = None
+    if tensors:
+        vector = stacked(list(tensors.values()), device)
+        if device.type == "cuda":
+            pinned = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
+            vector = pinned.copy_(vector, non_blocking=True)
+            copied = torch.cuda.Event()
+            copied.record()
+    return Pending(list(tensors), dict.fromkeys(values, 0.0) | numbers, vector, copied)
+
+
+def stacked(values: list[Tensor], device: torch.device) -> Tensor:
+    """One vector on the device, in float64 (MPS has none: float32 there), of scalar tensors."""
+    wide = torch.float32 if device.type == "mps" else torch.float64
+    first = values[0].dtype
+    if all(value.dtype is first and value.device == device for value in values):
+        return torch.stack(values).to(wide)
+    return torch.stack([value.to(device, wide) for value in values])
