@@ -294,6 +294,13 @@ def test_every_so_many_steps_with_accumulation() -> None:
     assert steps() == [2, 4, 6]
 
 
+def test_a_validation_before_the_first_step_saves_nothing() -> None:
+    """It comes in the middle of the first accumulation window: there is nothing to save yet."""
+    saver = ModelCheckpoint("saved", monitor="val_loss", save_top_k=-1)
+    trainer(callbacks=[saver], accumulate_grad_batches=4, val_check_interval=2).fit(Validated(), loader(), loader())
+    assert steps() == [1]
+
+
 def test_every_so_many_steps_the_best_by_a_metric_of_training() -> None:
     class Known(Line):
         def training_step(self, batch: Any, batch_idx: int) -> Any:

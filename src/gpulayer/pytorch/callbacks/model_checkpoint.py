@@ -129,7 +129,7 @@ class ModelCheckpoint(Checkpoint):
         self.kth_value = torch.tensor(float("inf") if mode == "min" else float("-inf"))
         self.current_score: Tensor | None = None
         self.last_model_path = ""
-        self._last_saved_step = 0  # there is nothing to save before the first step
+        self._last_saved_step = -1
         self._after_validation = False  # a save that is due waits for the validation that scores it
 
     def _read_interval(self, steps: int | None, time: timedelta | None, epochs: int | None) -> Every:
@@ -208,15 +208,16 @@ class ModelCheckpoint(Checkpoint):
             self._save(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
-        if self.save_on_exception and trainer.lightning_module is not None and not self._skip(trainer):
+        if self.save_on_exception and trainer.lightning_module is not None and not self._skip(trainer, since=0):
             self._save(trainer, scored=False)
 
-    def _skip(self, trainer: Trainer) -> bool:
+    def _skip(self, trainer: Trainer, since: int = 1) -> bool:
+        """Whether nothing is to be saved; `since` is the first step that has something worth it."""
         return bool(
             trainer.fast_dev_run
             or trainer.state.fn != "fit"
             or trainer.sanity_checking
-            or self._last_saved_step == trainer.global_step
+            or trainer.global_step in (self._last_saved_step, since - 1)
         )
 
     def _at_train_epoch_end(self, trainer: Trainer) -> bool:
