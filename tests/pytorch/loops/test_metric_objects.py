@@ -153,13 +153,14 @@ def test_a_collection_belongs_into_log_dict() -> None:
         trainer().fit(logs(lambda self, p, y: self.log("both", self.both))(), loader(2))
 
 
-def test_a_number_under_the_name_of_an_object() -> None:
+@pytest.mark.parametrize("number", [1.0, torch.tensor(1.0)], ids=["float", "tensor"])
+def test_a_number_under_the_name_of_an_object(number: Any) -> None:
     def step(self: Any, prediction: Any, y: Any) -> None:
         self.error(prediction, y)
         self.log("error", self.error)
-        self.log("error", 1.0)
+        self.log("error", number)
 
-    with pytest.raises(InvalidValueError, match=r"was given a torchmetrics object before, and now 1\.0"):
+    with pytest.raises(InvalidValueError, match=r"was given a torchmetrics object before, and now .*1\."):
         trainer().fit(logs(step)(), loader(2))
 
 

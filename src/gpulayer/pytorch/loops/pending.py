@@ -52,9 +52,13 @@ def start_copy(values: Mapping[str, Any], device: torch.device) -> Pending:
 
 
 def stacked(values: list[Tensor], device: torch.device) -> Tensor:
-    """One vector on the device, in float64 (MPS has none: float32 there), of scalar tensors."""
-    wide = torch.float32 if device.type == "mps" else torch.float64
+    """One vector of scalar tensors, on the device and in its widest format."""
     first = values[0].dtype
     if all(value.dtype is first and value.device == device for value in values):
-        return torch.stack(values).to(wide)
-    return torch.stack([value.to(device, wide) for value in values])
+        return torch.stack(values).to(wide(device))
+    return torch.stack([value.to(device, wide(device)) for value in values])
+
+
+def wide(device: torch.device) -> torch.dtype:
+    """float64, but on MPS, which has none."""
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -20,7 +20,7 @@ from gpulayer.pytorch.core.metrics import is_metric, load_metric_states, metric_
 from gpulayer.pytorch.loops.batch_size import size_of
 from gpulayer.pytorch.loops.batches import HandedOver
 from gpulayer.pytorch.loops.pending import Pending, start_copy
-from gpulayer.pytorch.loops.slots import Key, Options, Slot, is_number, new_slot, plain_options, read_all, scalar
+from gpulayer.pytorch.loops.slots import Key, Options, Slot, is_number, new_slot, plain_options, read_all
 
 
 @dataclass
@@ -96,23 +96,21 @@ class Results:
         slot = self.slots.get((self.fx, name, self.loader))
         if slot is None or slot.options != options:
             slot = self._add_slot(name, value, options, batch_size, attribute)
-        if type(value) is Tensor:
-            value = value.detach()
-            if value.dim():
-                value = scalar(name, value)
-        else:
+        if type(value) is not Tensor or value.dim() or slot.metric is not None:
             value = slot.value_of(value)
-        if slot.on_step and value is not None:
+        if isinstance(value, Tensor):
             # A copy, for the user may change the tensor in place before it is read (`loss += penalty`).
-            slot.value = value.clone() if type(value) is Tensor else value
+            value = value.detach().clone()
+        if slot.on_step and value is not None:
+            slot.value = value
             slot.unread = slot.unsent = True
         if slot.on_epoch:
             if not slot.weighted:
                 weight: float = 1
-            elif batch_size is None:
-                weight = self._weight()
-            else:
+            elif batch_size is not None:
                 weight = batch_size if type(batch_size) is int else float(batch_size)
+            else:
+                weight = self.batch_size if self.batch_size is not None else self._weight()
             slot.add(value, weight)
             slot.filled = slot.dirty = True
 

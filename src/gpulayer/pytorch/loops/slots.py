@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpulayer.fabric.utilities.exceptions import InvalidValueError, MisconfigurationException
 from gpulayer.pytorch.core.metrics import is_metric
-from gpulayer.pytorch.loops.pending import stacked
+from gpulayer.pytorch.loops.pending import stacked, wide
 
 Key = tuple[str | None, str, int | None]  # hook, name, loader
 Options = tuple[bool, bool | None, bool | None, bool | None, Any, bool, bool]
@@ -56,10 +56,14 @@ def plain_options(options: Options) -> list[Any]:
     return [*options[:4], reduction, *options[5:]]
 
 
+MOST_KEPT = 64  # values that a slot keeps before it adds them up
+
+
 class Slot:
     """One logged name in one hook; the base reduces by a weighted mean.
 
-    Sums are kept in float64, on the device (MPS has no float64: float32 there); numbers stay on the host.
+    Tensors are kept as they come and added up many at a time, which is a few operations on the device in place of some
+    at each step. Sums are in float64, on the device (MPS has no float64: float32 there); numbers stay on the host.
     """
 
     def __init__(self, name: str, loader: int | None, place: Place, options: Options, device: torch.device) -> None:
@@ -94,6 +98,8 @@ class Slot:
 
     def clear(self) -> None:
         """Forget the epoch's values."""
+        self.values: list[Tensor] = []  # not yet in the sum
+        self.weights: list[float] = []  # of these values
         self.sum: Tensor | None = None
         self.host_sum = 0.0
         self.weight = 0.0
@@ -101,49 +107,75 @@ class Slot:
         self.dirty = False  # whether that value is newer than what was last read
 
     def add(self, value: Any, weight: float) -> None:
-        """Take one value into the epoch's."""
+        """Take one value into the epoch's; a tensor is kept, and must not be changed by others."""
         if isinstance(value, Tensor):
-            if self.sum is None:
-                self.sum = self._zero()
-            self.sum.add_(value, alpha=weight)
+            self.values.append(value)
+            self.weights.append(weight)
+            if len(self.values) == MOST_KEPT:
+                self.gather()
         else:
             self.host_sum += value * weight
         self.weight += weight
 
+    def gather(self) -> None:
+        """Bring the values that are kept into the sum."""
+        if self.values:
+            part = self.reduced(stacked(self.values, self.device))
+            self.sum = part if self.sum is None else self.joined(self.sum, part)
+            self.values, self.weights = [], []
+
+    def reduced(self, values: Tensor) -> Tensor:
+        """The weighted sum of a vector."""
+        weight = self.weights[0]
+        if self.weights.count(weight) == len(self.weights):
+            return values.sum() * weight
+        weights = torch.tensor(self.weights, dtype=values.dtype)
+        if values.is_cuda:
+            weights = weights.pin_memory()  # or the host would wait for the copy
+        return values.dot(weights.to(self.device, non_blocking=True))
+
+    def joined(self, one: Tensor, other: Tensor) -> Tensor:
+        """The sum of two."""
+        return one + other
+
     def total(self) -> Tensor | None:
         """What lies on the device and is read, together with all others', to know the epoch's value."""
+        self.gather()
         return self.sum
 
     def read(self, total: float | None) -> float:
         """The epoch's value, given the number that `total` returned."""
         return (self.host_sum + (total or 0.0)) / self.weight if self.weight else float("nan")
 
-    def _zero(self) -> Tensor:
-        dtype = torch.float32 if self.device.type == "mps" else torch.float64
-        return torch.zeros((), dtype=dtype, device=self.device)
-
     def state_dict(self) -> dict[str, Any]:
         """What the epoch has gathered so far, for a checkpoint: in plain numbers."""
-        total = None if self.sum is None else self.sum.item()
-        value = float(self.value) if self.unsent else None
-        return {"value": value, "sum": total, "host_sum": self.host_sum, "weight": self.weight, "filled": self.filled}
+        return {
+            "value": float(self.value) if self.unsent else None,
+            "values": stacked(self.values, self.device).tolist() if self.values else [],
+            "weights": self.weights,
+            "sum": None if self.sum is None else self.sum.item(),
+            "host_sum": self.host_sum,
+            "weight": self.weight,
+            "filled": self.filled,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
+        self.values, self.weights = [self._tensor(value) for value in state["values"]], list(state["weights"])
         self.host_sum, self.weight = state["host_sum"], state["weight"]
-        self.sum = None if state["sum"] is None else self._zero() + state["sum"]
+        self.sum = None if state["sum"] is None else self._tensor(state["sum"])
         self.value = state["value"]
         self.unsent = self.value is not None
         self.filled = self.dirty = state["filled"]
+
+    def _tensor(self, number: float) -> Tensor:
+        return torch.tensor(number, dtype=wide(self.device), device=self.device)
 
 
 class SumSlot(Slot):
     """Adds up."""
 
     weighted = False
-
-    def add(self, value: Any, weight: float) -> None:
-        super().add(value, 1)
 
     def read(self, total: float | None) -> float:
         return self.host_sum + (total or 0.0)
@@ -160,13 +192,16 @@ class ExtremeSlot(Slot):
         self.host_sum = float("inf") if self.least else float("-inf")
 
     def add(self, value: Any, weight: float) -> None:
-        if not isinstance(value, Tensor):
-            self.host_sum = min(self.host_sum, value) if self.least else max(self.host_sum, value)
-        elif self.sum is None:
-            self.sum = self._zero() + value
+        if isinstance(value, Tensor):
+            super().add(value, weight)
         else:
-            keep = torch.minimum if self.least else torch.maximum
-            self.sum = keep(self.sum, value)
+            self.host_sum = min(self.host_sum, value) if self.least else max(self.host_sum, value)
+
+    def reduced(self, values: Tensor) -> Tensor:
+        return values.amin() if self.least else values.amax()
+
+    def joined(self, one: Tensor, other: Tensor) -> Tensor:
+        return torch.minimum(one, other) if self.least else torch.maximum(one, other)
 
     def read(self, total: float | None) -> float:
         if total is None:
@@ -179,23 +214,22 @@ class FunctionSlot(Slot):
 
     weighted = False
 
-    def clear(self) -> None:
-        super().clear()
-        self.values: list[Tensor] = []
-
     def add(self, value: Any, weight: float) -> None:
-        self.values.append(value.clone() if isinstance(value, Tensor) else torch.tensor(float(value)))
+        self.values.append(value if isinstance(value, Tensor) else torch.tensor(float(value)))
+
+    def gather(self) -> None:
+        """They are all needed at the end."""
 
     def read(self, total: float | None) -> float:
         return float(self.options[4](torch.stack(self.values)))
 
     def state_dict(self) -> dict[str, Any]:
         result = self.read(None) if self.filled else None  # the function itself may not be there when it is asked for
-        return super().state_dict() | {"values": [value.cpu() for value in self.values], "result": result}
+        return super().state_dict() | {"tensors": [value.cpu() for value in self.values], "result": result}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.values = [value.to(self.device) for value in state["values"]]
+        self.values = [value.to(self.device) for value in state["tensors"]]
 
 
 class MetricSlot(Slot):
