@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -243,6 +244,18 @@ def test_one_name_with_two_values() -> None:
 
     with pytest.raises(MisconfigurationException, match="both have a hyperparameter 'size', 3 and 4: rename one"):
         fit(Trained(3), Clash())
+
+
+@pytest.mark.parametrize("make", [lambda *numbers: torch.tensor(numbers), lambda *numbers: np.array(numbers)])
+def test_one_name_with_two_values_that_are_arrays(make: Any) -> None:
+    class Clash(Data):
+        def __init__(self, size: Any) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+    fit(Trained(make(1, 2)), Clash(make(1, 2)))
+    with pytest.raises(MisconfigurationException, match="both have a hyperparameter 'size'"):
+        fit(Trained(make(1, 2)), Clash(make(1, 3)))
 
 
 @pytest.mark.parametrize("value", [torch.float32, torch.ones(2), torch.device("cpu"), (1, 2), {1, 2}])

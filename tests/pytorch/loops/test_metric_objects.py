@@ -188,3 +188,81 @@ assert "torchmetrics" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+class Counts(Line):
+    """Counts its batches with an object, in both stages, and breaks off if told to."""
+
+    def __init__(self, breaks: bool = False) -> None:
+        super().__init__()
+        self.breaks = breaks
+        self.count = torchmetrics.SumMetric()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.count.update(1.0)
+        self.log("count", self.count, on_step=False, on_epoch=True)
+        if self.breaks and batch_idx == 2:
+            raise ValueError("broken off")
+        return self.loss(batch)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.training_step(batch, batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:`Counts` has a `validation_step`, but there is no validation loader")
+@pytest.mark.parametrize("call", ["fit", "validate"])
+def test_a_run_that_broke_off_is_not_counted_in_the_next(call: str) -> None:
+    model, used = Counts(breaks=True), trainer()
+    with pytest.raises(ValueError, match="broken off"):
+        getattr(used, call)(model, loader())
+    assert model.count.compute() == 3  # it is there to be looked at
+    model.breaks = False
+    getattr(used, call)(model, loader())
+    assert used.callback_metrics["count"] == 4
+
+
+@pytest.mark.filterwarnings("ignore:The checkpoint holds the state of callbacks")
+@pytest.mark.filterwarnings("ignore:The ``compute`` method of metric SumMetric was called before")
+def test_an_object_of_two_stages_goes_on_where_only_training_used_it() -> None:
+    """Saved in the third epoch, which has no validation; the second had one, which takes training's value away."""
+    saver = ModelCheckpoint("saved", "{step}", save_top_k=-1, every_n_train_steps=10)
+    for path in (None, "saved/step=10.ckpt"):
+        used = trainer(max_epochs=3, check_val_every_n_epoch=2, callbacks=[] if path else [saver])
+        used.fit(Counts(), loader(), loader(2), ckpt_path=path)
+        assert used.callback_metrics["count"] == 4
+
+
+@pytest.mark.filterwarnings("ignore:The checkpoint holds the state of callbacks")
+def test_what_an_object_counts_beside_its_state_is_kept() -> None:
+    """`Running` has a place in its window."""
+
+    class Runs(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = torchmetrics.wrappers.Running(torchmetrics.MeanMetric(), window=3)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.mean(float(batch_idx))
+            self.log("mean", self.mean, on_step=False, on_epoch=True)
+            return self.loss(batch)
+
+    saver = ModelCheckpoint("saved", "{step}", save_top_k=-1, every_n_train_steps=1)
+    trainer(callbacks=[saver]).fit(Runs(), loader(7))
+    for step in range(1, 7):
+        used = trainer()
+        used.fit(Runs(), loader(7), ckpt_path=f"saved/step={step}.ckpt")
+        assert used.callback_metrics["mean"] == 5.0, step
+
+
+def test_a_value_that_cannot_be_computed_is_an_error_once() -> None:
+    """And a checkpoint is written all the same."""
+
+    def step(self: Any, prediction: Any, y: Any) -> None:
+        self.roc.update((prediction > 0).int(), (y > 0).int())
+        self.log("roc", self.roc, on_step=False, on_epoch=True)
+
+    used = trainer(callbacks=[ModelCheckpoint("saved", "kept", save_on_exception=True)])
+    with pytest.raises(InvalidValueError, match="'roc'"):
+        used.fit(logs(step)(), loader(2))
+    assert Path("saved/kept.ckpt").is_file()
+    assert "roc" not in used.callback_metrics

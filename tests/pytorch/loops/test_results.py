@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gpulayer.pytorch as L
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
-from tests.pytorch.models import Line, trainer
+from gpulayer.pytorch.callbacks import ModelCheckpoint
+from tests.pytorch.models import Line, Validated, loader, trainer
 
 
 def values(samples: int, seed: int = 0) -> Tensor:
@@ -398,3 +399,113 @@ def test_a_predict_step_cannot_log() -> None:
 
     with pytest.raises(MisconfigurationException, match="cannot be called in `predict_step`"):
         trainer().predict(Predicts(), ragged(4, 2))
+
+
+@pytest.mark.parametrize("kind", ["min", "max"])
+@pytest.mark.parametrize(
+    "values",
+    [[float("nan"), 1.0, 2.0, 3.0], [1.0, float("nan"), 3.0, 2.0], [1.0, torch.tensor(float("nan")), 0.0, 2.0]],
+    ids=str,
+)
+def test_not_a_number_is_never_the_least_or_the_greatest(kind: str, values: list[Any]) -> None:
+    class Gives(Line):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("m", values[batch_idx], on_step=False, on_epoch=True, reduce_fx=kind)
+            return self.loss(batch)
+
+    used = trainer()
+    used.fit(Gives(), loader())
+    assert used.callback_metrics["m"].isnan()
+
+
+def test_a_function_that_each_step_makes_anew() -> None:
+    class Gives(Line):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("m", float(batch_idx), on_step=False, on_epoch=True, reduce_fx=lambda values: values.sum() * 10)
+            return self.loss(batch)
+
+    used = trainer(max_epochs=2)
+    used.fit(Gives(), loader())
+    assert used.callback_metrics["m"] == 60
+
+
+def test_a_callback_logs_as_the_module_does() -> None:
+    class Logs(L.Callback):
+        def on_train_batch_end(self, *_: Any) -> None:
+            self.log("a", 2.0, on_step=False, on_epoch=True)
+
+        def on_validation_epoch_end(self, *_: Any) -> None:
+            self.log_dict({"b": 3.0, "c": 4.0})
+
+    logs, used = Logs(), trainer()
+    used.callbacks.append(logs)
+    used.fit(Validated(), loader(), loader())
+    assert {name: float(used.callback_metrics[name]) for name in "abc"} == {"a": 2.0, "b": 3.0, "c": 4.0}
+    with pytest.raises(RuntimeError, match=r"`Logs\.log` works only during a Trainer's run"):
+        Logs().log("a", 1.0)
+
+
+def test_one_name_for_several_loaders_is_refused() -> None:
+    class Named(Logs):
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int) -> None:
+            self.log("m", self.give(batch), add_dataloader_idx=False)
+
+    with pytest.raises(MisconfigurationException, match=r"several loaders.*give each a name of its own"):
+        trainer().validate(Named(), [ragged(10, 3), ragged(4, 3)])
+
+
+def test_a_batch_that_weighs_nothing() -> None:
+    class Masked(Line):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("m", float(batch_idx), on_step=False, on_epoch=True, batch_size=batch_idx)
+            return self.loss(batch)
+
+    used = trainer()
+    used.fit(Masked(), loader())
+    assert float(used.callback_metrics["m"]) == pytest.approx((1 + 4 + 9) / 6)
+
+
+def top_three(values: Tensor) -> Tensor:
+    return values.topk(3).values.mean()
+
+
+@pytest.mark.filterwarnings("ignore:The checkpoint holds the state of callbacks")
+def test_a_function_that_needs_the_whole_epoch() -> None:
+    """A checkpoint in mid-epoch is saved though it cannot be computed yet, and the resumed epoch has its value."""
+
+    class Gives(Line):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("m", float(batch_idx), on_step=False, on_epoch=True, reduce_fx=top_three)
+            return self.loss(batch)
+
+    trainer(callbacks=[ModelCheckpoint("saved", "{step}", every_n_train_steps=1, save_top_k=-1)]).fit(Gives(), loader())
+    used = trainer()
+    used.fit(Gives(), loader(), ckpt_path="saved/step=1.ckpt")
+    assert used.callback_metrics["m"] == 2.0
+
+
+@pytest.mark.filterwarnings("ignore:The checkpoint holds the state of callbacks")
+@pytest.mark.parametrize("after", [{"reduce_fx": "sum"}, {"reduce_fx": top_three}, {"on_step": True}], ids=str)
+def test_settings_that_changed_since_the_checkpoint(after: dict[str, Any]) -> None:
+    """Only what comes after it counts then, and that is said."""
+
+    class Gives(Line):
+        options: dict[str, Any] = {}  # noqa: RUF012
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("m", float(batch_idx), **{"on_step": False, "on_epoch": True, **self.options})
+            return self.loss(batch)
+
+    trainer(callbacks=[ModelCheckpoint("saved", "{step}", every_n_train_steps=1, save_top_k=-1)]).fit(Gives(), loader())
+    changed, used = Gives(), trainer()
+    changed.options = after
+    with pytest.warns(UserWarning, match="has other settings than in the checkpoint"):
+        used.fit(changed, loader(), ckpt_path="saved/step=1.ckpt")
+    assert used.callback_metrics["m"] == {"sum": 6, top_three: 2}.get(after.get("reduce_fx"), 2)
+
+
+def test_the_bars_metrics_can_be_added_to() -> None:
+    used = trainer()
+    used.fit(Line(), loader())
+    used.progress_bar_metrics["mine"] = 1.0
+    assert used.progress_bar_metrics["mine"] == 1.0

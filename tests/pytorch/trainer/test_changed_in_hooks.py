@@ -177,6 +177,15 @@ def test_hooks_before_a_validation_know_that_it_validates() -> None:
     assert model.stages == [("zero_grad", True), ("start", True), ("end", True)]
 
 
+def test_nothing_is_logged_before_a_validation_begins() -> None:
+    class Logs(Validated):
+        def on_validation_model_zero_grad(self) -> None:
+            self.log("a", 1.0)
+
+    with pytest.raises(MisconfigurationException, match=r"`self.log\('a', ...\)` cannot be called outside the hooks"):
+        trainer().fit(Logs(), loader(), loader())
+
+
 def test_setup_and_teardown_are_told_the_stage_by_name() -> None:
     told: list[Any] = []
 

@@ -17,6 +17,21 @@ if TYPE_CHECKING:
 class Callback:
     """Override the hooks you need; the others cost nothing. See `ModelHooks` for when each is called."""
 
+    _module: Module | None = None  # that runs
+
+    def log(self, *args: Any, **kwargs: Any) -> None:
+        """`Module.log`, from a hook of this callback."""
+        self._running_module("log").log(*args, **kwargs)
+
+    def log_dict(self, *args: Any, **kwargs: Any) -> None:
+        """`Module.log_dict`, from a hook of this callback."""
+        self._running_module("log_dict").log_dict(*args, **kwargs)
+
+    def _running_module(self, what: str) -> Module:
+        if self._module is None:
+            raise RuntimeError(f"`{type(self).__name__}.{what}` works only during a Trainer's run.")
+        return self._module
+
     @property
     def state_key(self) -> str:
         """The name under which the state lies in a checkpoint; distinct for several instances of a class."""

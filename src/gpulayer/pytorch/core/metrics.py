@@ -39,9 +39,9 @@ def metric_states(module: nn.Module, without: list[Any]) -> dict[str, dict[str, 
         without: those whose values are about to be reset.
     """
     return {
-        path: {"updates": metric.update_count, "state": dict(metric.metric_state)}
+        path: {"counts": counts(metric), "state": dict(metric.metric_state)}
         for path, metric in metrics_in(module)
-        if metric.update_count and all(metric is not other for other in without)
+        if any(counts(metric).values()) and all(metric is not other for other in without)
     }
 
 
@@ -55,8 +55,13 @@ def load_metric_states(module: nn.Module, states: dict[str, dict[str, Any]]) -> 
                     name,
                     [own(item, metric) for item in value] if isinstance(value, list) else own(value, metric),
                 )
-            metric._update_count = states[path]["updates"]
+            vars(metric).update(states[path]["counts"])
             metric._computed = None
+
+
+def counts(metric: Any) -> dict[str, int]:
+    """What a metric counts beside its state: its updates, and, as `Running` does, values seen."""
+    return {name: value for name, value in vars(metric).items() if type(value) is int and name.startswith("_")}
 
 
 def own(value: Any, metric: Any) -> Any:

@@ -165,6 +165,7 @@ def finish_batch(run: Run, step_now: bool) -> bool:
     """What a finished batch owes: validation, then the schedulers that watch a metric. Returns whether to stop."""
     at = run.progress
     if run.validates and at.position == Position.BATCH and run.validation_due():
+        run.results.fx = None
         with run.validating():
             if step_now:  # otherwise they are half of an accumulated step
                 run.module.on_validation_model_zero_grad()

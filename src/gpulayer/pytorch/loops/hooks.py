@@ -48,6 +48,8 @@ class Hooks:
         """Look at the callbacks; again, when there are new ones."""
         trainer, module, results = self._parts
         self.callbacks = list(callbacks)
+        for callback in self.callbacks:
+            callback._module = module  # for its `log`
         for name in (*SHARED, *CALLBACKS_ONLY):
             users = [callback for callback in self.callbacks if overridden(name, callback, Callback)]
             late = [user for user in users if name in MONITORS_LAST and isinstance(user, Monitor)]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpulayer.fabric.utilities.exceptions import InvalidValueError
+from gpulayer.fabric.utilities.exceptions import InvalidValueError, MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 from gpulayer.pytorch.core.metrics import is_metric, load_metric_states, metric_states
 from gpulayer.pytorch.loops.batch_size import size_of
@@ -117,17 +117,38 @@ class Results:
     def _add_slot(self, name: str, value: Any, options: Options, batch_size: int | None, attribute: str | None) -> Slot:
         """Check the arguments and make the slot; this happens once for each name in each hook."""
         key = (self.fx, name, self.loader)
-        slot = new_slot(*key, options, self.device, self.slots.get(key), is_metric(value))
+        known = self.slots.get(key)
+        slot = new_slot(*key, options, self.device, known, is_metric(value))
+        if known is not None:  # with a function that is made anew at each call
+            known.options = options
+            return known
         slot.check(value, self.module, attribute)
-        if batch_size is not None and not (is_number(batch_size) and batch_size > 0):
-            raise InvalidValueError(f"`self.log({name!r}, batch_size={batch_size!r})`: give a number above zero.")
-        if (state := self._restored.pop(key, None)) is not None:
-            slot.load_state_dict(state)
+        if batch_size is not None and not (is_number(batch_size) and batch_size >= 0):
+            raise InvalidValueError(f"`self.log({name!r}, batch_size={batch_size!r})`: give a number, zero or above.")
+        if any(known[:2] == key[:2] and other.name == slot.name for known, other in self.slots.items()):
+            raise MisconfigurationException(
+                f"`self.log({name!r}, add_dataloader_idx=False)` was called for several loaders, whose values would be "
+                "mixed up: give each a name of its own, or leave `add_dataloader_idx` out."
+            )
+        self._take_up(slot, key)
         self.slots[key] = slot
         self.stages[slot.stage].append(slot)
         if slot.on_step:
             self.stepping[slot.stage].append(slot)
         return slot
+
+    def _take_up(self, slot: Slot, key: Key) -> None:
+        """Give a slot what a checkpoint holds for it."""
+        state = self._restored.pop(key, None)
+        if state is None:
+            return
+        if state["options"] == plain_options(slot.options) and state.get("metric") == slot.path:
+            slot.load_state_dict(state)
+        else:
+            rank_zero_warn(
+                f"`self.log({key[1]!r}, ...)` has other settings than in the checkpoint: what that holds of it "
+                "is left out."
+            )
 
     def _weight(self) -> int:
         """The size of the batch that is being worked on; 1 between batches."""
@@ -211,8 +232,9 @@ class Results:
                 self.metrics.put(slot, slot.step_name, slot.value)
         if self.ended is not None:
             dirty = [slot for slot in self.stages[self.ended] if slot.dirty]
+            for slot in dirty:
+                slot.dirty = False  # before they are read: a value that cannot be computed is an error once
             for slot, value in zip(dirty, read_all(dirty), strict=True):
-                slot.dirty = False
                 self.metrics.put(slot, slot.epoch_name, torch.tensor(value, dtype=torch.float64))
         return self.metrics
 
@@ -247,9 +269,7 @@ class Results:
             for key, slot in self.slots.items()
             if slot.stage == "train" and (slot.filled or slot.unsent)
         ]
-        over = [
-            slot.metric for stage in ("validation", "test") for slot in self.stages[stage] if slot.metric is not None
-        ]
+        over = [slot.metric for stage in ("validation", "test") for slot in self.stages[stage] if slot.filled]
         return {"slots": slots, "metrics": metric_states(self.module, without=over) if self.module is not None else {}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -263,16 +283,24 @@ class Results:
         metrics = dict(self.module.named_modules()) if self.module is not None else {}
         for key, state in self._restored.items():
             options = list(state["options"])
-            if options[4] is None:  # a function of the user's, of which the checkpoint has the result
-                options[4] = partial(result_of, state)
-            if (path := state.get("metric")) and path not in metrics:
+            path = state.get("metric")
+            if (path and path not in metrics) or ("result" in state and state["result"] is None):
                 continue
+            if "result" in state:  # of a function of the user's
+                options[4] = partial(result_of, state)
             slot = new_slot(*key, tuple(options), self.device, metric=path is not None)
             slot.load_state_dict(state)
             if path:
                 slot.value_of(metrics[path])
             self.stages[slot.stage].append(slot)
         self._restored.clear()
+
+    def abandon(self) -> None:
+        """Forget what an epoch that broke off had gathered: a later run would count that in metric objects again."""
+        for slots in self.stages.values():
+            for slot in slots:
+                if slot.filled:
+                    slot.clear()
 
     def forget(self, stage: str) -> None:
         """Drop a stage's slots and all metrics: after the sanity check, whose numbers mean nothing."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Number
@@ -50,6 +52,14 @@ REDUCTIONS: dict[Any, str] = {
 }  # fmt: skip
 
 
+def same_function(one: Options, other: Options) -> bool:
+    """Whether options differ in nothing but `reduce_fx`, a function that is made anew by the same line of code."""
+    code = getattr(one[4], "__code__", None)
+    return (
+        code is not None and code is getattr(other[4], "__code__", None) and plain_options(one) == plain_options(other)
+    )
+
+
 def plain_options(options: Options) -> list[Any]:
     """The options as a checkpoint can hold them: a reduction by its name, None for a function of the user's."""
     reduction = REDUCTIONS.get(options[4])
@@ -86,7 +96,8 @@ class Slot:
         self.clear()
 
     weighted = True
-    metric: Any = None  # the object of torchmetrics, if it has one
+    metric: Any = None  # the object of torchmetrics, if it has one,
+    path: str | None = None  # and where the module holds it
 
     def check(self, value: Any, module: Any, attribute: str | None) -> None:
         """Whether the slot can take such a value; asked once."""
@@ -195,7 +206,11 @@ class ExtremeSlot(Slot):
         if isinstance(value, Tensor):
             super().add(value, weight)
         else:
-            self.host_sum = min(self.host_sum, value) if self.least else max(self.host_sum, value)
+            self.host_sum = self.of_two(self.host_sum, value)
+
+    def of_two(self, one: float, other: float) -> float:
+        """The one to keep; NaN if either is, as in torch (Python's `min` depends on the order then)."""
+        return math.nan if math.isnan(one + other) else min(one, other) if self.least else max(one, other)
 
     def reduced(self, values: Tensor) -> Tensor:
         return values.amin() if self.least else values.amax()
@@ -204,9 +219,7 @@ class ExtremeSlot(Slot):
         return torch.minimum(one, other) if self.least else torch.maximum(one, other)
 
     def read(self, total: float | None) -> float:
-        if total is None:
-            return self.host_sum
-        return min(self.host_sum, total) if self.least else max(self.host_sum, total)
+        return self.host_sum if total is None else self.of_two(self.host_sum, total)
 
 
 class FunctionSlot(Slot):
@@ -224,7 +237,11 @@ class FunctionSlot(Slot):
         return float(self.options[4](torch.stack(self.values)))
 
     def state_dict(self) -> dict[str, Any]:
-        result = self.read(None) if self.filled else None  # the function itself may not be there when it is asked for
+        result = None
+        if self.filled:
+            # The function may not be there when the value is asked for; nor may it work on a part of an epoch's values.
+            with contextlib.suppress(Exception):
+                result = self.read(None)
         return super().state_dict() | {"tensors": [value.cpu() for value in self.values], "result": result}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -236,7 +253,6 @@ class MetricSlot(Slot):
     """Asks an object of torchmetrics, which gathers by itself: once, at the end of the epoch; then it is reset."""
 
     weighted = False
-    path: str | None = None  # where the module holds it
 
     def check(self, value: Any, module: Any, attribute: str | None) -> None:
         self.path = attribute or next((path for path, child in module.named_modules() if child is value), None)
@@ -352,7 +368,7 @@ def new_slot(
     if place is None:
         where = f"in `{fx}`" if fx else "outside the hooks of a run"
         raise MisconfigurationException(f"`self.log({name!r}, ...)` cannot be called {where}: {_WHERE}.")
-    if known is not None:
+    if known is not None and not same_function(options, known.options):
         changed = [
             f"{key}={new!r} (before: {old!r})"
             for key, new, old in zip(OPTIONS, options, known.options, strict=True)

@@ -58,6 +58,7 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
         path = checkpoint.resolve_path(trainer, ckpt_path, module_given)
         trainer.ckpt_path = path
         take_module(trainer, module)
+        trainer.results.abandon()
         results = trainer.results = make_results(trainer)
         run = Run(trainer, module, Hooks(trainer, module, [], results), results, trainer.progress)
         trainer._run = trainer._last = run
@@ -206,7 +207,7 @@ def log_hyperparameters(trainer: Any, module: Module) -> None:
     merged: dict[str, Any] = {}
     for owner in owners if trainer.enable_autolog_hparams else []:
         for name, value in owner.hparams_initial.items():
-            if name in merged and merged[name] is not value and merged[name] != value:
+            if name in merged and not equal(merged[name], value):
                 raise MisconfigurationException(
                     f"The module and the datamodule both have a hyperparameter {name!r}, {value!r} and "
                     f"{merged[name]!r}: rename one, or leave it out with `save_hyperparameters(ignore=...)`."
@@ -217,6 +218,12 @@ def log_hyperparameters(trainer: Any, module: Module) -> None:
             logger.log_hyperparams(merged)
         logger.log_graph(module)
         logger.save()
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two hyperparameters are; tensors and arrays compare element by element."""
+    same: Any = one is other or one == other
+    return bool(same.all() if hasattr(same, "all") else same)
 
 
 def make_results(trainer: Any) -> Results:

@@ -598,7 +598,10 @@ class Trainer:
     @property
     def progress_bar_metrics(self) -> dict[str, float]:
         """The newest value of what was logged with `prog_bar=True`, as numbers."""
-        return {name: float(value) for name, value in self.results.refresh().progress_bar.items()}
+        metrics = self.results.refresh().progress_bar
+        for name, value in metrics.items():
+            metrics[name] = float(value)
+        return metrics
 
     # -- the model and what trains it --------------------------------------------------------------------------------
 
