@@ -208,13 +208,15 @@ LOGS: dict[str, tuple[Callable[[Line], None], tuple[str, ...]]] = {
     "complex tensor": (lambda model: model.log("m", torch.tensor(1j)), ("`self.log('m', ...)`", "complex")),
     "list": (lambda model: model.log_dict([1]), ("`self.log_dict` takes a dict", "[1]")),  # type: ignore[arg-type]
     "word": (lambda model: model.log_dict("m"), ("`self.log_dict` takes a dict", "'m'")),  # type: ignore[arg-type]
-    "batch_size 0": (lambda model: model.log("m", 1.0, batch_size=0), ("batch_size=0", "above zero")),
-    "batch_size -1": (lambda model: model.log("m", 1.0, batch_size=-1), ("batch_size=-1", "above zero")),
+    "batch_size -1": (lambda model: model.log("m", 1.0, batch_size=-1), ("batch_size=-1", "zero or above")),
     "batch_size 'a'": (
         lambda model: model.log("m", 1.0, batch_size="a"),  # type: ignore[arg-type]
-        ("batch_size='a'", "above zero"),
+        ("batch_size='a'", "zero or above"),
     ),
-    "batch_size in a dict": (lambda model: model.log_dict({"m": 1.0}, batch_size=0), ("batch_size=0", "above zero")),
+    "batch_size in a dict": (
+        lambda model: model.log_dict({"m": 1.0}, batch_size=-2),
+        ("batch_size=-2", "zero or above"),
+    ),
     "name": (lambda model: model.log(5, 1.0), ("takes a name", "5")),  # type: ignore[arg-type]
     "reduce_fx": (lambda model: model.log("m", 1.0, reduce_fx="median"), ("reduce_fx='median'", "'mean'")),
     "nothing": (lambda model: model.log("m", None), ("`self.log('m', ...)`", "None")),

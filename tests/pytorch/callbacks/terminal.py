@@ -47,7 +47,7 @@ class Model(Line):
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         time.sleep(self.seconds)
-        self.log("score", 1.5, prog_bar=True, add_dataloader_idx=False)
+        self.log(f"score{dataloader_idx or ''}", 1.5, prog_bar=True, add_dataloader_idx=False)
 
     test_step = validation_step
 

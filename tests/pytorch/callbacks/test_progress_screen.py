@@ -65,7 +65,7 @@ def test_the_other_calls_leave_their_bar(bar: str, call: str, name: str, tmp_pat
     assert shown.startswith(f"{name} DataLoader 1")
     assert "3/3" in shown
     assert ("score" in shown) is (call != "predict")
-    assert terminal.lines[1:] == ([] if call == "predict" else [f"{call}: score 1.5"])
+    assert terminal.lines[1:] == ([] if call == "predict" else [f"{call}: score 1.5  score1 1.5"])
 
 
 @pytest.mark.parametrize("bar", BARS)

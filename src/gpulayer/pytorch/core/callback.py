@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Callback:
     """Override the hooks you need; the others cost nothing. See `ModelHooks` for when each is called."""
 
-    _module: Module | None = None  # that runs
+    _module_of_run: Module | None = None
 
     def log(self, *args: Any, **kwargs: Any) -> None:
         """`Module.log`, from a hook of this callback."""
@@ -28,9 +28,13 @@ class Callback:
         self._running_module("log_dict").log_dict(*args, **kwargs)
 
     def _running_module(self, what: str) -> Module:
-        if self._module is None:
+        if self._module_of_run is None:
             raise RuntimeError(f"`{type(self).__name__}.{what}` works only during a Trainer's run.")
-        return self._module
+        return self._module_of_run
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy belongs to no run."""
+        return {name: value for name, value in vars(self).items() if name != "_module_of_run"}
 
     @property
     def state_key(self) -> str:

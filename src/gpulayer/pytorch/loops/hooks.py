@@ -49,7 +49,7 @@ class Hooks:
         trainer, module, results = self._parts
         self.callbacks = list(callbacks)
         for callback in self.callbacks:
-            callback._module = module  # for its `log`
+            callback._module_of_run = module  # for its `log`
         for name in (*SHARED, *CALLBACKS_ONLY):
             users = [callback for callback in self.callbacks if overridden(name, callback, Callback)]
             late = [user for user in users if name in MONITORS_LAST and isinstance(user, Monitor)]

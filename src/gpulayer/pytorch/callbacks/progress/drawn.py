@@ -129,7 +129,7 @@ class DrawnProgressBar(ProgressBar, Monitor):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy shows nothing until it runs: what is on the screen belongs to the original."""
-        return {**self.__dict__, "_trainer": None, "_is_drawn": False, "_next": inf}
+        return {**super().__getstate__(), "_trainer": None, "_is_drawn": False, "_next": inf}
 
     # -- training ----------------------------------------------------------------------------------------------------
 
