@@ -163,9 +163,9 @@ class _Table:
         if self.columns and self._step_column < 0:
             yield "metrics.csv has no column `step`; rows are numbered instead."
         if self._cut:
-            yield f"{_count(self._cut, 'row')} of metrics.csv ended early; the cell at the cut is left out."
+            yield f"{_count(self._cut, 'row')} cut short in metrics.csv; the cell at the cut is left out."
         if self._homeless:
-            yield f"{_count(self._homeless, 'row')} of metrics.csv without a step; left out."
+            yield f"{_count(self._homeless, 'row')} without a step in metrics.csv; left out."
         if self._replaced:
             yield (
                 f"{_count(self._replaced, 'value')} logged again at steps that were there already, as after a resume; "

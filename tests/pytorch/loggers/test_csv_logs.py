@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +37,26 @@ def rows(folder: str | Path) -> list[dict[str, str]]:
     """The rows of metrics.csv as any reader of CSV gets them; cells that are missing are empty."""
     with (Path(folder) / "metrics.csv").open(newline="") as file:
         return list(csv.DictReader(file, restval=""))
+
+
+def start_together(script: str, *arguments: list[str]) -> list[str]:
+    """Run a script that prints "ready" and waits for a line, once for each list; returns what each prints then."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, *each], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for each in arguments
+    ]
+    for process in processes:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    printed = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes)
+    return printed
 
 
 def test_a_row_is_there_as_soon_as_it_is_logged(logger: CSVLogger) -> None:
@@ -152,6 +174,80 @@ def test_a_given_version_goes_on_in_the_same_file() -> None:
     assert [(row["loss"], row["acc"]) for row in rows("runs/a/version_0")] == [("0.5", ""), ("0.25", "1.0")]
 
 
+@pytest.mark.parametrize("every", [1, 3])
+def test_loggers_that_share_a_folder(every: int) -> None:
+    """Each value lies under its name, whoever added its column; rows that wait for others are no exception."""
+    loggers = [CSVLogger("runs", "a", version=0, prefix=name, flush_logs_every_n_steps=every) for name in ("", "b")]
+    for step in range(12):
+        for number, logger in enumerate(loggers):
+            logger.log_metrics({"loss": step + number / 2, **({f"late{number}": 1.0} if step == 6 else {})}, step)
+    for logger in loggers:
+        logger.finalize("success")
+    found = rows("runs/a/version_0")
+    assert [(row["step"], row["loss"]) for row in found if row["loss"]] == [(str(s), f"{s}.0") for s in range(12)]
+    assert [(row["step"], row["b-loss"]) for row in found if row["b-loss"]] == [(str(s), f"{s}.5") for s in range(12)]
+    assert [row["step"] for row in found if row["late0"]] == [row["step"] for row in found if row["b-late1"]] == ["6"]
+    assert len(found) == 24
+
+
+SHARE = """
+import sys, time
+from gpulayer.pytorch.loggers import CSVLogger
+logger = CSVLogger("runs", "a", version=0, prefix=sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+for step in range(600):
+    logger.log_metrics({f"x{step // 30}": float(step)}, step)
+    time.sleep(0.001)
+logger.finalize("success")
+"""
+
+
+def test_processes_that_share_a_folder() -> None:
+    """Both add twenty columns. A row that is written while the other copies the file may be lost, but not misplaced."""
+    start_together(SHARE, ["a"], ["b"])
+    found = rows("runs/a/version_0")
+    for row in found:
+        ((name, value),) = [(name, value) for name, value in row.items() if value and name != "step"]
+        assert float(value) == int(row["step"])
+        assert name[2:] == f"x{int(row['step']) // 30}"
+    assert len(found) > 1150
+    assert not list(Path("runs/a/version_0").glob("*.part"))
+
+
+@pytest.mark.parametrize("lost", ["metrics.csv", "."])
+def test_what_was_deleted_in_mid_run_begins_anew(lost: str, logger: CSVLogger) -> None:
+    logger.log_metrics({"loss": 0.5, "acc": 1.0}, step=0)
+    shutil.rmtree(logger.log_dir) if lost == "." else Path(logger.log_dir, lost).unlink()
+    logger.log_metrics({"loss": 0.25}, step=1)
+    assert rows(logger.log_dir) == [{"step": "1", "loss": "0.25"}]
+
+
+def test_a_name_of_two_lines_keeps_its_cells_as_columns_are_added(logger: CSVLogger) -> None:
+    logger.log_metrics({"a\nb": 0.5}, step=0)
+    logger.log_metrics({"c": 0.25}, step=1)
+    assert rows(logger.log_dir) == [{"step": "0", "a\nb": "0.5", "c": ""}, {"step": "1", "a\nb": "", "c": "0.25"}]
+
+
+def test_text_is_written_as_it_is(logger: CSVLogger) -> None:
+    """What it says when it is logged, not when it is written; a tensor of several elements is refused with its row."""
+    logger.log_metrics({"note": "a, b", "none": None, "true": True}, step=0)  # type: ignore[dict-item]
+    with pytest.raises(RuntimeError, match="2 elements"):
+        logger.log_metrics({"loss": 0.5, "note": torch.ones(2)}, step=1)  # type: ignore[dict-item]
+    assert rows(logger.log_dir) == [{"step": "0", "note": "a, b", "none": "", "true": "True"}]
+
+
+def test_a_logger_that_goes_out_of_use_with_rows_that_cannot_be_written() -> None:
+    """Nothing is raised where nobody could catch it: pytest would make an error of it."""
+    logger = CSVLogger("runs", "a", version=0, flush_logs_every_n_steps=10)
+    logger.log_metrics({"loss": 0.5}, step=0)
+    Path("runs/a/version_0/metrics.csv").mkdir()
+    with pytest.raises(IsADirectoryError):
+        logger.finalize("success")
+    del logger
+    gc.collect()
+
+
 def test_nothing_is_written_before_something_is_logged() -> None:
     CSVLogger("runs", "a")
     assert not Path("runs").exists()
@@ -168,18 +264,7 @@ print(*[CSVLogger("runs", "a").version for _ in range(200)])
 
 def test_two_processes_at_once_get_versions_of_their_own() -> None:
     """Both claim 200 at the same time; no number is given twice, and none is left out."""
-    processes = [
-        subprocess.Popen([sys.executable, "-c", CLAIM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    for process in processes:
-        assert process.stdout
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    claimed = [list(map(int, process.communicate(timeout=60)[0].split())) for process in processes]
+    claimed = [list(map(int, printed.split())) for printed in start_together(CLAIM, [], [])]
     assert sorted(claimed[0] + claimed[1]) == list(range(400))
     assert max(claimed[0]) > min(claimed[1])
     assert max(claimed[1]) > min(claimed[0])

@@ -146,6 +146,20 @@ def test_rows_that_are_refused_do_not_keep_the_others(no_pauses: None, caplog: p
     assert "Memory lacks 2 rows of this run." in caplog.text
 
 
+def test_many_rows_that_are_refused(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Twenty in a row: each is given up in its turn, and those behind them arrive."""
+    clock = [0.0]
+    monkeypatch.setattr(delivery, "monotonic", lambda: clock[0])
+    strict = Memory(lambda call, metrics: "odd" in metrics)
+    used = trainer(logger=strict)
+    for second in range(8_000):
+        clock[0] += 1.0
+        used.delivery.row({"odd" if 10 <= second < 30 else "loss": 0.5}, second)
+    assert strict.steps == [step for step in range(8_000) if not 10 <= step < 30]
+    used.delivery.finalize("success")
+    assert "Memory lacks 20 rows of this run." in caplog.text
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_what_is_no_error_ends_the_run(error: type[BaseException]) -> None:
     class Stops(Memory):
@@ -190,18 +204,18 @@ def test_pauses_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [after - before for before, after in pairwise(times)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_a_server_that_hangs_takes_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["log_metrics", "save"])
+def test_a_server_that_hangs_takes_a_tenth_of_the_time(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each try of it lasts 30 seconds."""
     clock, hung = [0.0], [0.0]
     monkeypatch.setattr(delivery, "monotonic", lambda: clock[0])
 
-    class Hangs(Memory):
-        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-            clock[0] += 30.0
-            hung[0] += 30.0
-            raise TimeoutError
+    def hang(*args: Any, **kwargs: Any) -> None:
+        clock[0] += 30.0
+        hung[0] += 30.0
+        raise TimeoutError
 
-    used = trainer(logger=Hangs())
+    used = trainer(logger=type("Hangs", (Memory,), {method: hang})())
     while clock[0] < 36_000:
         clock[0] += 1.0
         used.delivery.row({"loss": 0.5}, 0)
@@ -226,7 +240,34 @@ def test_saving_and_finalizing(caplog: pytest.LogCaptureFixture) -> None:
     assert other.ends == ["success"]
     assert [line.split(",")[0] for line in warnings_in(caplog)] == [
         "Unsaved failed (OSError: no space left", "Unsaved could not end its run (OSError: no space left at the end",
+        f"Unsaved took {STEPS} rows that it could not save; it may lack them.",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("when", ["at a later row", "at the end", "finalize"])
+def test_saving_that_works_later(
+    when: str, no_pauses: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is lacking then, whichever call did it."""
+    if when != "at a later row":
+        monkeypatch.setattr(delivery, "FIRST_PAUSE", 1000.0)
+    saved: list[int] = []
+
+    class Late(Memory):
+        def save(self) -> None:
+            if self.steps and (when == "finalize" or not saved):
+                saved.append(len(self.steps))
+                raise OSError("no space left")
+
+        def finalize(self, status: str) -> None:
+            pass
+
+    late = Late()
+    fit(late)
+    assert late.steps == list(range(STEPS))
+    assert saved[0] == 1
+    assert len(warnings_in(caplog)) == 1
+    assert "Late has taken all rows of this run after all." in caplog.text
 
 
 def test_telling_of_checkpoints(caplog: pytest.LogCaptureFixture) -> None:
@@ -398,7 +439,7 @@ def test_a_server_that_goes_away(back: bool, monkeypatch: pytest.MonkeyPatch, ca
 # -- a full disk ------------------------------------------------------------------------------------------------------
 
 FULL = dedent("""
-    import resource, signal
+    import resource, signal, sys
     import torch
     import gpulayer.pytorch as L
     from gpulayer.pytorch.loggers import CSVLogger, delivery
@@ -419,7 +460,7 @@ FULL = dedent("""
                 room(400)
             if batch_idx == 60:
                 self.log("late", 1.0)
-            if batch_idx == 80:
+            if batch_idx == 80 and "for a while" in sys.argv:
                 room(resource.RLIM_INFINITY)
             self.log("loss", self.net(batch).sum())
             return self.net(batch).sum()
@@ -433,11 +474,17 @@ FULL = dedent("""
     """)
 
 
+def run_full(long: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", FULL, long]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs limits on the size of files, as Linux has them")
 def test_a_disk_that_is_full_for_a_while(tmp_path: Path) -> None:
     """metrics.csv has each row once and whole, in order; a limit on the size of files stands for the full disk."""
-    done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, cwd=tmp_path, timeout=100)
-    assert done.returncode == 0, done.stderr
+    done = run_full("for a while", tmp_path)
     assert done.stderr.count("CSVLogger failed (OSError: [Errno 27] File too large") == 2
     for folder in (Path("logs/a/version_1"), Path("logs/a/version_7")):
         with (folder / "metrics.csv").open(newline="") as file:
@@ -446,6 +493,26 @@ def test_a_disk_that_is_full_for_a_while(tmp_path: Path) -> None:
         assert [row["step"] for row in rows if row["late"]] == ["60"]
         assert all(row["loss"] for row in rows)
         assert [path.name for path in folder.iterdir()] == ["metrics.csv"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs limits on the size of files, as Linux has them")
+def test_a_disk_that_stays_full(tmp_path: Path) -> None:
+    """The rows that the files lack are counted, those in a logger's buffer among them; no traceback is printed."""
+    done = run_full("for ever", tmp_path)
+    lost = []
+    for folder in (Path("logs/a/version_1"), Path("logs/a/version_7")):
+        with (folder / "metrics.csv").open(newline="") as file:
+            steps = [row["step"] for row in csv.DictReader(file)]
+        assert steps == [str(step) for step in range(len(steps))]
+        lost.append(100 - len(steps))
+    buffered = 6
+    assert [line.split(".")[0] for line in done.stderr.splitlines() if " rows" in line and "kept" not in line] == [
+        f"CSVLogger lacks {lost[0]} rows of this run",
+        f"CSVLogger lacks {lost[1] - buffered} rows of this run",
+        f"CSVLogger took {buffered} rows that it could not save; it may lack them",
+    ]
+    assert "Traceback" not in done.stderr
+    assert "after all" not in done.stderr
 
 
 def test_a_csv_logger_of_ones_own_raises(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import os
 from argparse import Namespace
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch import Tensor
@@ -13,6 +14,11 @@ from torch import Tensor
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.core.saving import save_hparams
 from gpulayer.pytorch.loggers.folders import FolderLogger
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 class _Returned:
@@ -30,6 +36,9 @@ class ExperimentWriter:
     the file is then copied once, line by line, under the wider header, and renamed; older rows are just shorter, which
     every reader of CSV takes as empty cells. Where the disk is full a row is written whole or not at all.
 
+    Several writers may share the file: each goes on with the columns that another one added. Of two processes one may
+    lose a row that it writes in the milliseconds in which the other copies the file.
+
     Args:
         log_dir: the folder.
         flush_every: rows are handed to the operating system every so many rows.
@@ -40,7 +49,9 @@ class ExperimentWriter:
 
     def __init__(self, log_dir: str, flush_every: int = 1) -> None:
         self._file: Any = None
-        self._unflushed: list[str] = []  # rows that the operating system has not got yet
+        self._open_file: tuple[int, int] | None = None  # its device and number
+        self._columns: list[str] = []  # of the open file
+        self._unflushed: list[dict[str, Any]] = []  # rows that the operating system has not got yet
         self.log_dir = log_dir
         os.makedirs(log_dir, exist_ok=True)
         self.metrics_file_path = os.path.join(log_dir, self.NAME_METRICS_FILE)
@@ -48,8 +59,6 @@ class ExperimentWriter:
         self._hparams_unsaved = False
         self._flush_every = flush_every
         self._line = csv.writer(_Returned())
-        self._columns = _read_header(self.metrics_file_path)
-        _end_last_row(self.metrics_file_path)
         self._rows = 0
 
     def log_hparams(self, params: dict[str, Any]) -> None:
@@ -63,11 +72,11 @@ class ExperimentWriter:
         Raises:
             OSError: it could not be written; the file is as it was before.
         """
-        row = {**metrics, "step": self._rows if step is None else step}
-        new = [name for name in sorted(row) if name not in self._columns]
-        if new:
-            self._widen(new)
-        self._unflushed.append(self._line.writerow([_text(row.get(name)) for name in self._columns]))
+        row = {
+            str(name): value if type(value) in (float, int) else _text(value)
+            for name, value in {**metrics, "step": self._rows if step is None else step}.items()
+        }
+        self._unflushed.append(row)
         if len(self._unflushed) >= self._flush_every:
             try:
                 self.flush()
@@ -76,33 +85,16 @@ class ExperimentWriter:
                 raise
         self._rows += 1
 
-    def _widen(self, new: list[str]) -> None:
-        self.close()
-        first = [name for name in ("epoch", "step") if name in new]
-        columns = self._columns + first + [name for name in new if name not in first]
-        temporary = f"{self.metrics_file_path}.part"
-        try:
-            with open(temporary, "w", newline="", encoding="utf-8") as target:
-                target.write(self._line.writerow(columns))
-                if os.path.exists(self.metrics_file_path):
-                    with open(self.metrics_file_path, newline="", encoding="utf-8") as source:
-                        next(source, None)
-                        target.writelines(source)
-            os.replace(temporary, self.metrics_file_path)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
-        self._columns = columns
-
     def flush(self) -> None:
         """Hand the rows to the operating system, so that they outlive a killed process: all of them, or none."""
         if not self._unflushed:
             return
-        if self._file is None:
-            self._file = open(self.metrics_file_path, "ab", buffering=0)  # noqa: SIM115 - open as long as the run
-        rows = memoryview("".join(self._unflushed).encode())
-        size = os.fstat(self._file.fileno()).st_size
+        size = self._open()
+        while new := set().union(*self._unflushed).difference(self._columns):
+            self._widen(new)
+            size = self._open()
+        lines = [self._line.writerow(map(row.get, self._columns)) for row in self._unflushed]
+        rows = memoryview("".join(lines).encode())
         try:
             while rows:
                 rows = rows[self._file.write(rows) :]
@@ -110,6 +102,47 @@ class ExperimentWriter:
             self._file.truncate(size)
             raise
         self._unflushed.clear()
+
+    def _open(self) -> int:
+        """Open the file of that name, if it is not the open one, and read its columns; returns its size in bytes."""
+        try:
+            found = os.stat(self.metrics_file_path)
+        except FileNotFoundError:
+            os.makedirs(self.log_dir, exist_ok=True)
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != self._open_file:
+            self._close()
+            _end_last_row(self.metrics_file_path)
+            self._file = open(self.metrics_file_path, "ab", buffering=0)  # noqa: SIM115 - open as long as the run
+            self._columns = _read_header(self.metrics_file_path)
+            found = os.fstat(self._file.fileno())
+            self._open_file = (found.st_dev, found.st_ino)
+        return found.st_size
+
+    def _widen(self, new: set[str]) -> None:
+        """Put a file with more columns in place of the open one, unless another process has just done so."""
+        before = self._open_file
+        temporary = f"{self.metrics_file_path}.{os.getpid()}.part"  # where there are no locks, too, each has its own
+        with _locked(self.log_dir):
+            self._open()
+            if self._open_file != before:
+                return
+            first = [name for name in ("epoch", "step") if name in new]
+            columns = [*self._columns, *first, *sorted(new.difference(first))]
+            self._close()
+            try:
+                with (
+                    open(self.metrics_file_path, newline="", encoding="utf-8") as source,
+                    open(temporary, "w", newline="", encoding="utf-8") as target,
+                ):
+                    next(csv.reader(source), None)
+                    target.write(self._line.writerow(columns))
+                    target.writelines(source)
+                os.replace(temporary, self.metrics_file_path)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary)
+                raise
 
     def save(self) -> None:
         """Write `hparams.yaml`, if there are hyperparameters that it lacks, and flush the rows."""
@@ -119,18 +152,39 @@ class ExperimentWriter:
         self.flush()
 
     def __del__(self) -> None:
-        self.close()
+        with suppress(Exception):  # nobody could catch it here; `close` and `save` raise it
+            self.close()
 
     def close(self) -> None:
         """Write what is left and close the file; the next row opens it again."""
         self.flush()
+        self._close()
+
+    def _close(self) -> None:
+        self._open_file = None
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 def _text(value: Any) -> Any:
-    return "" if value is None else value.item() if isinstance(value, Tensor) else value
+    """What the cell will hold, whatever becomes of the value until it is written."""
+    return value.item() if isinstance(value, Tensor) else "" if value is None else str(value)
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Holds all other processes up that want the same, where the system can lock a folder."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _end_last_row(path: str) -> None:

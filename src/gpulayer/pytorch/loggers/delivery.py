@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 MOST_WAITING = 10_000  # rows kept for a logger; at ten numbers a row about 10 MB
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds from a failure to the next try; the pause doubles from try to try
 MOST_FAILURES = 8  # in a row, of a logger that has taken something a moment ago
+MOST_TRIES = 5  # after which the rows behind a row are tried, too: it may be the row, and not the logger
 LONGEST_FAILING = 1.0  # seconds of failing calls in one try, for a server that hangs
-MOST_TRIES = 5  # after which rows behind a row are tried, too: it may be the row, and not the logger;
-MOST_SUSPECTS = 3  # of as many rows at a time
 
 
 class Delivery:
@@ -88,8 +87,10 @@ class Outlet:
     def __init__(self, logger: Logger) -> None:
         self.logger = logger
         self.waiting: deque[Parcel] = deque()
+        self.unsaved: Counter[str] = Counter()  # taken since it last saved
         self.lost: Counter[str] = Counter()
         self.error = ""  # the last one, in words: the exception itself would keep the step's tensors
+        self.failing = 0.0  # seconds that calls which failed have taken in this try
         self.pause = FIRST_PAUSE
         self.next_try = 0.0  # 0 as long as nothing failed
 
@@ -102,7 +103,7 @@ class Outlet:
             self.lost[self.waiting.popleft().kind] += 1
 
     def deliver(self, at_end: bool = False) -> bool:
-        """Give the logger what waits, oldest first, until nothing waits or it fails.
+        """One try: give the logger what waits, oldest first, until nothing waits or it fails.
 
         Args:
             at_end: there is no later try, so it may fail more often.
@@ -110,85 +111,84 @@ class Outlet:
         Returns:
             Whether it took anything.
         """
-        at, failures, failing = 0, 0, 0.0
-        taken, saved = False, True
-        while at < len(self.waiting) and at <= MOST_SUSPECTS and failing < LONGEST_FAILING:
-            began = monotonic()
-            if self.attempt(self.waiting[at]):
+        at = failures = 0  # those before `at` are stepped over: they have been refused too often
+        taken, self.failing = False, 0.0
+        while at < len(self.waiting) and self.failing < LONGEST_FAILING:
+            parcel = self.waiting[at]
+            if self.attempt(parcel.call):
                 del self.waiting[at]
-                taken, failures = True, 0
+                self.unsaved[parcel.kind] += 1
                 self.give_up(at)
-                at = 0
+                at, failures, taken = 0, 0, True
                 continue
-            failing += monotonic() - began
-            if self.waiting[at].tries >= MOST_TRIES:
+            parcel.tries += 1
+            if parcel.tries >= MOST_TRIES:
                 at += 1
                 continue
             failures += 1
-            if failures >= (MOST_FAILURES if taken or at_end else 1):
+            if failures == (MOST_FAILURES if taken or at_end else 1):
                 break
-        if taken:
-            try:
-                self.logger.save()
-            except Exception as error:
-                saved = False
-                self.note(error)
-        if self.waiting or not saved:
+        if self.unsaved and self.attempt(self.logger.save):
+            self.unsaved.clear()
+        if self.waiting or self.unsaved:
             # A server that hangs for half a minute at each try is tried rarely, so that training gets most of the time.
-            self.next_try = monotonic() + max(self.pause, 9 * failing)
+            self.next_try = monotonic() + max(self.pause, 9 * self.failing)
             self.pause = FIRST_PAUSE if taken else min(2 * self.pause, LONGEST_PAUSE)
         else:
             self.next_try, self.pause = 0.0, FIRST_PAUSE
         return taken
 
-    def attempt(self, parcel: Parcel) -> bool:
-        """Make a call; False if it failed."""
-        try:
-            parcel.call()
-        except Exception as error:
-            parcel.tries += 1
-            self.note(error)
-            return False
-        return True
-
     def give_up(self, count: int) -> None:
         """Try the first `count` once more, as the logger has just taken a later one, and drop those that it refuses."""
         for _ in range(count):
-            if not self.attempt(self.waiting[0]):
-                self.lost[self.waiting[0].kind] += 1
-            self.waiting.popleft()
+            kept = self.unsaved if self.attempt(self.waiting[0].call) else self.lost
+            kept[self.waiting.popleft().kind] += 1
 
-    def note(self, error: Exception) -> None:
-        """Keep an error in words, and warn of the first."""
-        name, before, self.error = type(self.logger).__name__, self.error, describe(error)
-        if not before:
-            # A line of the log, not a Python warning: under `-W error` that would end the run.
-            log.warning(
-                "%s failed (%s). The run goes on: what this logger did not take is kept, up to %s rows, and tried "
-                "again from time to time and at the end.",
-                name,
-                self.error,
-                f"{MOST_WAITING:,}",
-            )
-        log.debug("%s failed:", name, exc_info=error)
+    def attempt(self, call: Callable[[], Any]) -> bool:
+        """Make a call; False if it failed, of which the log has a line the first time."""
+        began = monotonic()
+        try:
+            call()
+        except Exception as error:
+            self.failing += monotonic() - began
+            name, before, self.error = type(self.logger).__name__, self.error, describe(error)
+            if not before:
+                # A line of the log, not a Python warning: under `-W error` that would end the run.
+                log.warning(
+                    "%s failed (%s). The run goes on: what this logger did not take is kept, up to %s rows, and tried "
+                    "again from time to time and at the end.",
+                    name,
+                    self.error,
+                    f"{MOST_WAITING:,}",
+                )
+            log.debug("%s failed:", name, exc_info=error)
+            return False
+        return True
 
     def finalize(self, status: str) -> None:
         """Try what waits once more, finalize the logger, and say what it lacks."""
-        while self.waiting and self.deliver(at_end=True):
+        while (self.waiting or self.unsaved) and self.deliver(at_end=True):
             pass
         self.lost.update(parcel.kind for parcel in self.waiting)
         self.waiting.clear()
         name = type(self.logger).__name__
-        if self.lost:
-            lacks = " and ".join(f"{count:,} {kind}{'s' * (count > 1)}" for kind, count in sorted(self.lost.items()))
-            log.warning("%s lacks %s of this run. Its last error: %s", name, lacks, self.error)
-        elif self.error:
-            log.info("%s has taken all rows of this run after all.", name)
         try:
             self.logger.finalize(status)
+            self.unsaved.clear()
         except Exception as error:
             log.warning("%s could not end its run (%s).", name, describe(error))
             log.debug("%s failed:", name, exc_info=error)
+        if self.lost:
+            log.warning("%s lacks %s of this run. Its last error: %s", name, in_words(self.lost), self.error)
+        if self.unsaved:
+            log.warning("%s took %s that it could not save; it may lack them.", name, in_words(self.unsaved))
+        if self.error and not self.lost and not self.unsaved:
+            log.info("%s has taken all rows of this run after all.", name)
+
+
+def in_words(counts: Counter[str]) -> str:
+    """How many of each kind, as "2 checkpoints and 1 row"."""
+    return " and ".join(f"{count:,} {kind}{'s' * (count > 1)}" for kind, count in sorted(counts.items()))
 
 
 def describe(error: Exception) -> str:

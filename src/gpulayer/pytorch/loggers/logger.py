@@ -21,7 +21,8 @@ class Logger(ABC):
 
     A run calls `log_metrics` and then `save` for each row, `log_hyperparams` and `log_graph` once before its first
     batch, `after_save_checkpoint` for each checkpoint, and `finalize` at its end. A logger that raises in a run does
-    not end it: a row for which `log_metrics` raised counts as not written, and is given again later.
+    not end it: a row for which `log_metrics` raised counts as not written, and is given again later; one that was taken
+    counts as written when `save` or `finalize` has worked since.
     """
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,7 @@ from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from importlib.util import find_spec
 from io import StringIO
 from numbers import Real
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -80,6 +82,8 @@ class TensorBoardLogger(FolderLogger):
     def experiment(self) -> Any:
         """The `SummaryWriter`, for images, histograms and all else that TensorBoard shows."""
         if self._experiment is None:
+            if not self.remote:
+                _check_room(self.folder)
             self._experiment = _tensorboard().SummaryWriter(log_dir=self.folder, **self._arguments)
         return self._experiment
 
@@ -175,18 +179,42 @@ class TensorBoardLogger(FolderLogger):
     def _writing(self) -> Iterator[Any]:
         """The writer, flushed at the end of the block. One that failed never writes again, so it is left behind."""
         writer = self.experiment
-        try:
-            yield writer
-            if not self.remote:  # there each flush may send the whole file again
-                writer.flush()
-        except Exception:
-            self._experiment = None
-            with suppress(Exception):
-                writer.close()
-            raise
+        with _quiet_writers():
+            try:
+                yield writer
+                if not self.remote:  # there each flush may send the whole file again
+                    writer.flush()
+            except Exception:
+                self._experiment = None
+                with suppress(Exception):
+                    writer.close()  # waits for its thread to end
+                raise
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_experiment": None}  # it has a thread and open files
+
+
+def _check_room(folder: str) -> None:
+    """Raise an OSError where nothing can be written: a writer would leave an empty file there at each try."""
+    os.makedirs(folder, exist_ok=True)
+    with TemporaryFile(dir=folder) as file:
+        file.write(bytes(4096))
+
+
+@contextmanager
+def _quiet_writers() -> Iterator[None]:
+    """Keeps the threads of writers from printing the error that they raise in the caller, too."""
+    before = threading.excepthook
+
+    def hook(arguments: threading.ExceptHookArgs) -> None:
+        if not type(arguments.thread).__module__.startswith("tensorboard"):
+            before(arguments)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def _tensorboard() -> Any:
