@@ -323,6 +323,7 @@ def test_ends_before_its_time(s: Settings) -> None:
     check(s)
 
 
+@pytest.mark.filterwarnings("ignore:The run goes on in mid-epoch with a DataLoader that cannot be told where to begin")
 @settings(FIXED, max_examples=60)
 @example(Settings(5, accumulate=2, interval=3, every=None), "batch", 3)
 @example(Settings(4, watches=True, by_step=False), "validation", 1)

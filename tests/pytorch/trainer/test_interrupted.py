@@ -54,6 +54,7 @@ INTERRUPTIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:The run goes on in mid-epoch with a DataLoader that cannot be told where to begin")
 @pytest.mark.parametrize("data", [loader, stream])
 @pytest.mark.parametrize(("hook", "error"), INTERRUPTIONS, ids=lambda value: str(value) or "KeyboardInterrupt")
 def test_the_last_batch_of_an_epoch_is_run_after_resuming(

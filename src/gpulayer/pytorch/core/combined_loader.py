@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
+from gpulayer.pytorch.core.resume import Place
 
 Mode = Literal["min_size", "max_size_cycle", "max_size", "sequential"]
 MODES = ("min_size", "max_size_cycle", "max_size", "sequential")
@@ -37,6 +38,7 @@ class CombinedLoader(Iterable[tuple[Any, int, int]]):
         self._iterables = iterables
         self.mode = mode
         self._flattened = list(_leaves(iterables))
+        self.places = [Place(loader) for loader in self._flattened]
         self._limits: list[int | float | None] | None = None
 
     @property
@@ -120,32 +122,42 @@ class CombinedLoader(Iterable[tuple[Any, int, int]]):
         return (min if self.mode == "min_size" else max)(known, default=0)
 
     def __iter__(self) -> Iterator[tuple[Any, int, int]]:
+        for place in self.places:
+            place.restart()
         if self.mode == "sequential":
             return self._one_after_another()
         return ((batch, index, 0) for index, batch in enumerate(self._together()))
 
-    def batches(self) -> Iterator[Any]:
-        """The batches alone."""
-        return (batch for batch, _, _ in self)
+    def batches(self, done: int = 0) -> Iterator[Any]:
+        """The batches alone, of an epoch of which `done` are done."""
+        if done and not any(place.is_loaded for place in self.places):
+            return islice(self.batches(), done, None)
+        if not done:
+            for place in self.places:
+                place.restart()
+        if self.mode == "sequential":
+            return (batch for batch, _, _ in self._one_after_another(done))
+        return self._together(done)
 
-    def _one_after_another(self) -> Iterator[tuple[Any, int, int]]:
-        for number, loader in enumerate(self._flattened):
-            for index, batch in enumerate(islice(loader, self._limit(number))):
+    def _one_after_another(self, done: int = 0) -> Iterator[tuple[Any, int, int]]:
+        begun = max((number for number, place in enumerate(self.places) if place.is_loaded), default=0)
+        for number, place in enumerate(self.places[begun:], begun):
+            iterator = place.begin(done, one_of_several=True)
+            first = done - place.began_at
+            limit = self._limit(number)
+            for index, batch in enumerate(islice(iterator, None if limit is None else limit - first), first):
+                done += 1
                 yield batch, index, number
 
-    def _together(self) -> Iterator[Any]:
-        starts: list[Callable[[], Iterator[Any]]] = [
-            lambda loader=loader: iter(loader)  # type: ignore[misc]
-            for loader in self._flattened
-        ]
+    def _together(self, done: int = 0) -> Iterator[Any]:
         if self.mode == "max_size_cycle":
-            rows: Iterator[Any] = _cycle(starts)
+            rows: Iterator[Any] = _cycle(self.places, done)
         elif self.mode == "max_size":
-            rows = zip_longest(*(start() for start in starts))
+            rows = zip_longest(*(place.begin(done, one_of_several=True) for place in self.places))
         else:
-            rows = zip(*(start() for start in starts), strict=False)
+            rows = zip(*(place.begin(done, one_of_several=True) for place in self.places), strict=False)
         most = None if self._limits is None else self._count(self.sizes())
-        return (self.rebuild(list(row)) for row in islice(rows, most))
+        return (self.rebuild(list(row)) for row in islice(rows, None if most is None else most - done))
 
 
 def _least(size: int | None, limit: int) -> int | None:
@@ -155,19 +167,19 @@ def _least(size: int | None, limit: int) -> int | None:
 _END = object()
 
 
-def _cycle(starts: list[Callable[[], Iterator[Any]]]) -> Iterator[list[Any]]:
+def _cycle(places: list[Place], done: int) -> Iterator[list[Any]]:
     """One item of each, until all have been through once; those that are begin again. An empty one gives None."""
-    iterators = [start() for start in starts]
-    through, empty = [False] * len(starts), [False] * len(starts)
-    while starts:
+    iterators = [place.begin(done, one_of_several=True) for place in places]
+    through, empty = [place.times > 1 for place in places], [False] * len(places)
+    while places:
         row: list[Any] = []
-        for number, start in enumerate(starts):
+        for number, place in enumerate(places):
             item = next(iterators[number], _END)
             if item is _END:
                 through[number] = True
                 if all(through):
                     return
-                iterators[number] = start()
+                iterators[number] = place.begin(done, one_of_several=True)
                 item = next(iterators[number], None)
                 if item is None and not empty[number]:
                     empty[number] = True
@@ -177,6 +189,7 @@ def _cycle(starts: list[Callable[[], Iterator[Any]]]) -> Iterator[list[Any]]:
                     )
             row.append(item)
         yield row
+        done += 1
 
 
 def is_collection(value: Any) -> bool:

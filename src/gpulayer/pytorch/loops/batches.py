@@ -8,6 +8,7 @@ from typing import Any
 
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 from gpulayer.pytorch.core.combined_loader import CombinedLoader
+from gpulayer.pytorch.core.resume import Place
 
 END = object()
 
@@ -46,6 +47,7 @@ class Batches:
         self.move = move
         self.as_iterator = as_iterator
         self.measure = measure
+        self.place = Place(loader)
         self.start = 0  # how many to skip, once: those that a checkpoint counts as done
         self.is_last = False
 
@@ -69,8 +71,27 @@ class Batches:
         if self.measure is not None:
             self.length, self.limit = self.measure()
 
-    def _source(self) -> Any:
-        return self.loader if self.stream is None else self.stream.batches()
+    def _from(self, start: int) -> Iterator[Any]:
+        """The batches from number `start` on."""
+        if self.stream is not None:
+            return self.stream.batches(start)
+        if not start:
+            self.place.restart()
+        return self.place.begin(start, skip=start)
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Where each loader is in its pass, for a checkpoint."""
+        return [place.state_dict() for place in self._places()]
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """The next pass goes on from what `state_dict` returned."""
+        places = self._places()
+        if len(states) == len(places):
+            for place, state in zip(places, states, strict=True):
+                place.load_state_dict(state)
+
+    def _places(self) -> list[Place]:
+        return [self.place] if self.stream is None else self.stream.places
 
     def __iter__(self) -> Iterator[tuple[Any, int]]:
         start, self.start = self.start, 0
@@ -80,20 +101,20 @@ class Batches:
 
     def _known(self, start: int, length: int) -> Iterator[tuple[Any, int]]:
         move, last, i = self.move, length - 1, start - 1
-        for i, batch in enumerate(islice(self._source(), start, length), start):
+        for i, batch in enumerate(islice(self._from(start), length - start), start):
             self.is_last = i == last
             yield (batch if move is None else move(batch)), i
         if i < last and last >= start:
             rank_zero_warn(
                 f"A {type(self.loader).__name__} said that it has {length} batches and gave {i + 1}. What comes "
-                "after the "
-                "last batch (validation, schedulers, the rest of an accumulated step) was left out: give its "
-                "dataset the "
-                "right `__len__`, or none."
+                "after the last batch (validation, schedulers, the rest of an accumulated step) was left out: give its "
+                "dataset "
+                "the right `__len__`, or none."
             )
 
     def _ahead(self, start: int) -> Iterator[tuple[Any, int]]:
-        source, move, i = islice(self._source(), start, self.limit), self.move, start
+        most = None if self.limit is None else self.limit - start
+        source, move, i = islice(self._from(start), most), self.move, start
         ahead = next(source, END)
         while ahead is not END:
             batch, ahead = ahead, next(source, END)

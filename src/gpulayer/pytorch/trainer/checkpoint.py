@@ -49,6 +49,8 @@ def dump(run: Run, weights_only: bool) -> dict[str, Any]:
     }
     if not weights_only:
         checkpoint["gpulayer"]["results"] = run.results.state_dict()
+        checkpoint["gpulayer"]["loaders"] = run.train.state_dict()
+        checkpoint["gpulayer"]["gradients"] = gathered_gradients(run)
         states = {callback.state_key: state for callback in trainer.callbacks if (state := callback.state_dict())}
         checkpoint["callbacks"] = states
         checkpoint["optimizer_states"] = [strategy.optimizer_state(optimizer) for optimizer in run.optimizers]
@@ -65,6 +67,14 @@ def dump(run: Run, weights_only: bool) -> dict[str, Any]:
             callback.on_save_checkpoint(trainer, module, checkpoint)
     module.on_save_checkpoint(checkpoint)
     return checkpoint
+
+
+def gathered_gradients(run: Run) -> dict[str, Any]:
+    """Gradients that wait for the other batches of their optimizer step; none if the last batch was one's last."""
+    gathers = not run.manual and not run.progress.ended
+    if not gathers or run.progress.batch_in_epoch % run.trainer.accumulate_grad_batches == 0:
+        return {}
+    return {name: weight.grad for name, weight in run.module.named_parameters() if weight.grad is not None}
 
 
 def _add_hparams(checkpoint: dict[str, Any], owner: HyperparametersMixin) -> None:
@@ -163,6 +173,12 @@ def restore_moment(run: Run, checkpoint: dict[str, Any]) -> None:
     run.results.metrics.callback.update(own.get("metrics", {}))
     if "results" in own:
         run.results.load_state_dict(own["results"])
+    if "loaders" in own:
+        run.train.load_state_dict(own["loaders"])
+    parameters = dict(run.module.named_parameters())
+    for name, gradient in own.get("gradients", {}).items():
+        if name in parameters:
+            parameters[name].grad = gradient.to(parameters[name].device)
     if "rng" in own:
         set_rng_states(own["rng"])
 
