@@ -108,8 +108,8 @@ def in_mlflow(L: ModuleType, folder: Path) -> Outcome:
     trainer = logged_run(L, folder, logger)
     client = MlflowClient(uri)
     run = client.get_run(logger.version)
-    history = {
-        name: sorted([entry.step, entry.value] for entry in client.get_metric_history(logger.version, name))
+    history = {  # MLflow keeps one of two equal entries of the same millisecond, such as `epoch` of two rows
+        name: [list(e) for e in sorted({(e.step, e.value) for e in client.get_metric_history(logger.version, name)})]
         for name in run.data.metrics
     }
     artifacts = store / logger.version / "artifacts"
