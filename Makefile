@@ -37,6 +37,9 @@ format: $(VENV)/dev.installed
 
 benchmark: $(VENV)/benchmark.installed
 	$(BIN)/python benchmarks/step_overhead.py --write
+	$(BIN)/python benchmarks/log_call.py --write
+	$(BIN)/python benchmarks/progress_bar.py --write
+	$(BIN)/python benchmarks/csv_rows.py --write
 	$(BIN)/python benchmarks/startup.py --write
 	$(BIN)/python benchmarks/memory.py --write
 	$(BIN)/python benchmarks/compile.py --rounds 6 --write
