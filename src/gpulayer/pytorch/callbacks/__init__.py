@@ -5,6 +5,7 @@ from gpulayer.pytorch.callbacks.early_stopping import EarlyStopping
 from gpulayer.pytorch.callbacks.lr_monitor import LearningRateMonitor
 from gpulayer.pytorch.callbacks.model_checkpoint import ModelCheckpoint
 from gpulayer.pytorch.callbacks.model_summary import ModelSummary
+from gpulayer.pytorch.callbacks.on_exception_checkpoint import OnExceptionCheckpoint
 from gpulayer.pytorch.callbacks.progress import ProgressBar, RichProgressBar, TQDMProgressBar
 from gpulayer.pytorch.callbacks.rich_model_summary import RichModelSummary
 from gpulayer.pytorch.callbacks.throughput_monitor import ThroughputMonitor
@@ -19,6 +20,7 @@ __all__ = [
     "LearningRateMonitor",
     "ModelCheckpoint",
     "ModelSummary",
+    "OnExceptionCheckpoint",
     "ProgressBar",
     "RichModelSummary",
     "RichProgressBar",
