@@ -108,6 +108,8 @@ def load_file(path: Any, map_location: Any = None, weights_only: bool | None = N
         opened = filesystem.open(target, "rb")
     try:
         with opened as file, warnings.catch_warnings():
+            if (wrong := damage(file)) is not None:
+                raise _no_checkpoint(name, wrong)
             warnings.filterwarnings("ignore", "Detected pickle protocol")  # of what is no checkpoint; said below
             checkpoint = torch.load(file, map_location=map_location, weights_only=safe)
     except pickle.UnpicklingError as error:
@@ -130,6 +132,30 @@ def load_file(path: Any, map_location: Any = None, weights_only: bool | None = N
     return checkpoint
 
 
+def damage(file: Any) -> str | None:
+    """What is wrong with a file of `torch.save`'s, by the checksums that it holds.
+
+    Args:
+        file: a path, or an open binary file, which is rewound.
+
+    Returns:
+        None if nothing is, or if it is of another kind; loading tells then.
+    """
+    if hasattr(file, "read") and not file.seekable():
+        return None
+    try:
+        if not zipfile.is_zipfile(file):
+            return None
+        with zipfile.ZipFile(file) as archive:
+            altered = archive.testzip()
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError) as error:
+        return str(error)
+    finally:
+        if hasattr(file, "seek"):
+            file.seek(0)
+    return None if altered is None else f"{altered!r} in it was altered after it was saved"
+
+
 def _refused(message: str) -> str:
     """The part of torch's long message that names the class."""
     for line in message.splitlines():
@@ -138,7 +164,7 @@ def _refused(message: str) -> str:
     return message.splitlines()[0].rstrip(".") + "."
 
 
-def _no_checkpoint(name: str, error: Exception) -> MisconfigurationException:
+def _no_checkpoint(name: str, error: Exception | str) -> MisconfigurationException:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return MisconfigurationException(
         f"{name!r} is no checkpoint, or a damaged one ({reason}). "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import zipfile
 from typing import Any
 
 import gpulayer
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.fabric.utilities.files import damage
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from gpulayer.fabric.utilities.seed import collect_rng_states, set_rng_states
 from gpulayer.fabric.utilities.warnings import PossibleUserWarning
@@ -220,9 +222,46 @@ def resolve_path(trainer: Any, path: Any, module_given: bool) -> str | None:
 
 
 def find_last(savers: list[ModelCheckpoint], trainer: Any) -> str | None:
-    """The newest of the savers' last checkpoints; None, with a line, if there is none yet."""
-    found = {path: os.path.getmtime(path) for saver in savers for path in saver.last_checkpoints(trainer)}
-    if not found:
+    """The newest of the savers' last checkpoints; where that is damaged, the newest good one that there is.
+
+    Returns:
+        A path; None, with a line, if there is none yet.
+
+    Raises:
+        MisconfigurationException: there are some, and all are damaged.
+    """
+    last = newest_first({path for saver in savers for path in saver.last_checkpoints(trainer)})
+    if not last:
         rank_zero_info("`ckpt_path='last'`: there is no last checkpoint yet, so training starts from the beginning.")
         return None
-    return max(found, key=lambda path: found[path])
+    others = {path for one in last for path in beside(one)} - set(last)
+    wrong: dict[str, str] = {}
+    for path in [*last, *newest_first(others)]:
+        if (reason := whats_wrong(path)) is None:
+            if wrong:
+                rank_zero_warn(f"{_listed(wrong)}. Training goes on from the newest good checkpoint, {path!r}.")
+            return path
+        wrong[path] = reason
+    raise MisconfigurationException(f"`ckpt_path='last'`: {_listed(wrong)}. Give another checkpoint as `ckpt_path`.")
+
+
+def _listed(wrong: dict[str, str]) -> str:
+    return "; ".join(f"{path!r} is damaged ({reason})" for path, reason in wrong.items())
+
+
+def newest_first(paths: set[str]) -> list[str]:
+    """By when they were written."""
+    return sorted(paths, key=os.path.getmtime, reverse=True)
+
+
+def beside(path: str) -> list[str]:
+    """The checkpoints in the folder of one."""
+    folder, ending = os.path.dirname(path), ModelCheckpoint.FILE_EXTENSION
+    return [os.path.join(folder, name) for name in os.listdir(folder or ".") if name.endswith(ending)]
+
+
+def whats_wrong(path: str) -> str | None:
+    """Why a checkpoint cannot be read; None if it can."""
+    if os.path.isdir(path):
+        return None  # one in parts
+    return damage(path) if zipfile.is_zipfile(path) else "it is cut short, or no checkpoint"
