@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 import gpulayer.pytorch as L
 from gpulayer.pytorch.callbacks import ModelCheckpoint
+from gpulayer.pytorch.core.resume import go_on, random_states
 from gpulayer.pytorch.utilities import CombinedLoader
 from tests.pytorch.models import trainer
 
@@ -243,12 +245,46 @@ def test_data_that_know_where_they_are_are_asked() -> None:
         assert same_end(fit(stateful, saved()[number - 1]), whole), number
 
 
+class Caches(Data):
+    """Has a state that says nothing of the place: its samples have indices."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {"cached": 3}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        raise AssertionError("it is no stream")
+
+
+def test_the_state_of_data_with_indices_is_their_own_affair() -> None:
+    def caches() -> Any:
+        return DataLoader(Caches(), batch_size=SIZE, shuffle=True)
+
+    whole = fit(caches, saves=True)
+    assert same_end(fit(caches, saved()[4]), whole)
+
+
+class Custom:
+    """A loader of the user's own, with names that a DataLoader has, too."""
+
+    persistent_workers = True
+
+    def __iter__(self) -> Iterator[Tensor]:
+        self._iterator = iter([torch.full((2, 4), float(index)) for index in range(11)])
+        return self._iterator
+
+    def __len__(self) -> int:
+        return 11
+
+
+@pytest.mark.filterwarnings("ignore:The run goes on in mid-epoch with a Custom that cannot be told")
+def test_a_loader_of_the_users_own() -> None:
+    whole = fit(Custom, saves=True)
+    for number in (3, 11, 14):
+        assert same_end(fit(Custom, saved()[number - 1]), whole), number
+
+
 def test_a_late_batch_is_there_at_once() -> None:
     """A hundred thousand batches into a shuffled epoch: a matter of indices."""
-    import time
-
-    from gpulayer.pytorch.core.resume import go_on, random_states
-
     loader = DataLoader(range(3_300_000), batch_size=32, shuffle=True)  # type: ignore[arg-type]
     states = random_states(loader)
     began = time.perf_counter()

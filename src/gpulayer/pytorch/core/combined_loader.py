@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
-from gpulayer.pytorch.core.resume import Place
+from gpulayer.pytorch.core.resume import Resumable
 
 Mode = Literal["min_size", "max_size_cycle", "max_size", "sequential"]
 MODES = ("min_size", "max_size_cycle", "max_size", "sequential")
@@ -21,7 +21,7 @@ class CombinedLoader(Iterable[tuple[Any, int, int]]):
     """Iterates several loaders together, or one after another.
 
     It yields `(batch, batch_idx, dataloader_idx)`. Together, a batch has the structure of `iterables`, with a batch of
-    each loader in its place, and `dataloader_idx` is 0.
+    each loader in its part, and `dataloader_idx` is 0.
 
     Args:
         iterables: a list, tuple or dict of loaders, nested as you like. A list of tensors or numbers is a loader.
@@ -38,7 +38,7 @@ class CombinedLoader(Iterable[tuple[Any, int, int]]):
         self._iterables = iterables
         self.mode = mode
         self._flattened = list(_leaves(iterables))
-        self.places = [Place(loader) for loader in self._flattened]
+        self.parts = [Resumable(loader) for loader in self._flattened]
         self._limits: list[int | float | None] | None = None
 
     @property
@@ -122,28 +122,28 @@ class CombinedLoader(Iterable[tuple[Any, int, int]]):
         return (min if self.mode == "min_size" else max)(known, default=0)
 
     def __iter__(self) -> Iterator[tuple[Any, int, int]]:
-        for place in self.places:
-            place.restart()
+        for part in self.parts:
+            part.restart()
         if self.mode == "sequential":
             return self._one_after_another()
         return ((batch, index, 0) for index, batch in enumerate(self._together()))
 
     def batches(self, done: int = 0) -> Iterator[Any]:
         """The batches alone, of an epoch of which `done` are done."""
-        if done and not any(place.is_loaded for place in self.places):
+        if done and not any(part.is_loaded for part in self.parts):
             return islice(self.batches(), done, None)
         if not done:
-            for place in self.places:
-                place.restart()
+            for part in self.parts:
+                part.restart()
         if self.mode == "sequential":
             return (batch for batch, _, _ in self._one_after_another(done))
         return self._together(done)
 
     def _one_after_another(self, done: int = 0) -> Iterator[tuple[Any, int, int]]:
-        begun = max((number for number, place in enumerate(self.places) if place.is_loaded), default=0)
-        for number, place in enumerate(self.places[begun:], begun):
-            iterator = place.begin(done, one_of_several=True)
-            first = done - place.began_at
+        begun = max((number for number, part in enumerate(self.parts) if part.is_loaded), default=0)
+        for number, part in enumerate(self.parts[begun:], begun):
+            iterator = part.begin(done, one_of_several=True)
+            first = done - part.began_at
             limit = self._limit(number)
             for index, batch in enumerate(islice(iterator, None if limit is None else limit - first), first):
                 done += 1
@@ -151,11 +151,11 @@ class CombinedLoader(Iterable[tuple[Any, int, int]]):
 
     def _together(self, done: int = 0) -> Iterator[Any]:
         if self.mode == "max_size_cycle":
-            rows: Iterator[Any] = _cycle(self.places, done)
+            rows: Iterator[Any] = _cycle(self.parts, done)
         elif self.mode == "max_size":
-            rows = zip_longest(*(place.begin(done, one_of_several=True) for place in self.places))
+            rows = zip_longest(*(part.begin(done, one_of_several=True) for part in self.parts))
         else:
-            rows = zip(*(place.begin(done, one_of_several=True) for place in self.places), strict=False)
+            rows = zip(*(part.begin(done, one_of_several=True) for part in self.parts), strict=False)
         most = None if self._limits is None else self._count(self.sizes())
         return (self.rebuild(list(row)) for row in islice(rows, None if most is None else most - done))
 
@@ -167,25 +167,25 @@ def _least(size: int | None, limit: int) -> int | None:
 _END = object()
 
 
-def _cycle(places: list[Place], done: int) -> Iterator[list[Any]]:
+def _cycle(parts: list[Resumable], done: int) -> Iterator[list[Any]]:
     """One item of each, until all have been through once; those that are begin again. An empty one gives None."""
-    iterators = [place.begin(done, one_of_several=True) for place in places]
-    through, empty = [place.times > 1 for place in places], [False] * len(places)
-    while places:
+    iterators = [part.begin(done, one_of_several=True) for part in parts]
+    through, empty = [part.times > 1 for part in parts], [False] * len(parts)
+    while parts:
         row: list[Any] = []
-        for number, place in enumerate(places):
+        for number, part in enumerate(parts):
             item = next(iterators[number], _END)
             if item is _END:
                 through[number] = True
                 if all(through):
                     return
-                iterators[number] = place.begin(done, one_of_several=True)
+                iterators[number] = part.begin(done, one_of_several=True)
                 item = next(iterators[number], None)
                 if item is None and not empty[number]:
                     empty[number] = True
                     rank_zero_warn(
                         f"Loader {number} of those that go together gave no batch when it was begun anew, so that its "
-                        "place in the batch holds None: it is empty, or can be gone through only once."
+                        "part in the batch holds None: it is empty, or can be gone through only once."
                     )
             row.append(item)
         yield row

@@ -50,11 +50,8 @@ def load_metric_states(module: nn.Module, states: dict[str, dict[str, Any]]) -> 
     for path, metric in metrics_in(module):
         if path in states:
             for name, value in states[path]["state"].items():
-                setattr(
-                    metric,
-                    name,
-                    [own(item, metric) for item in value] if isinstance(value, list) else own(value, metric),
-                )
+                copied = [own(item, metric) for item in value] if isinstance(value, list) else own(value, metric)
+                setattr(metric, name, copied)
             vars(metric).update(states[path]["counts"])
             metric._computed = None
 

@@ -19,8 +19,8 @@ from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 from gpulayer.fabric.utilities.seed import collect_rng_states, set_rng_states
 
 
-class Place:
-    """Where a loader is in its pass, such that a later process can begin there.
+class Resumable:
+    """A loader that can be begun where it was when a checkpoint was written, in another process.
 
     Args:
         loader: any iterable of batches.
@@ -47,7 +47,7 @@ class Place:
             self.times, self.began_at, self._begun = loaded["times"], loaded["began_at"], loaded["begun"]
             return go_on(self.loader, done - self.began_at, self._begun, loaded["own"])
         kept, self._kept = self._kept, False
-        had_workers = kept or getattr(self.loader, "_iterator", None) is not None
+        had_workers = kept or (isinstance(self.loader, DataLoader) and self.loader._iterator is not None)
         self.times, self.began_at = self.times + 1, done - skip
         self._begun = {"iter": random_states(self.loader), "next": None, "kept": had_workers}
         if skip:
@@ -83,7 +83,7 @@ class Place:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next `begin` goes on from what `state_dict` returned."""
         self._loaded = state if state["times"] else None
-        self._kept = bool(state["times"]) and getattr(self.loader, "persistent_workers", False)
+        self._kept = bool(state["times"]) and isinstance(self.loader, DataLoader) and self.loader.persistent_workers
         for generator, own in zip(generators(self.loader), state["generators"], strict=False):
             generator.set_state(own.cpu())
 
@@ -92,8 +92,8 @@ def stateful(loader: Any) -> Any:
     """What knows by itself where it is: the loader, as torchdata's StatefulDataLoader does, or its dataset."""
     for owner in (loader, getattr(loader, "dataset", None)):
         if callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None)):
-            if owner is not loader and loader.num_workers:
-                return None  # the copies that the workers iterate cannot be asked
+            if owner is not loader and (loader.num_workers or not isinstance(owner, IterableDataset)):
+                return None  # the copies that workers iterate cannot be asked; one with indices has no place
             return owner
     return None
 

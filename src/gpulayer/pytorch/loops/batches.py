@@ -8,7 +8,7 @@ from typing import Any
 
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 from gpulayer.pytorch.core.combined_loader import CombinedLoader
-from gpulayer.pytorch.core.resume import Place
+from gpulayer.pytorch.core.resume import Resumable
 
 END = object()
 
@@ -47,7 +47,7 @@ class Batches:
         self.move = move
         self.as_iterator = as_iterator
         self.measure = measure
-        self.place = Place(loader)
+        self.resumable = Resumable(loader)
         self.start = 0  # how many to skip, once: those that a checkpoint counts as done
         self.is_last = False
 
@@ -76,22 +76,22 @@ class Batches:
         if self.stream is not None:
             return self.stream.batches(start)
         if not start:
-            self.place.restart()
-        return self.place.begin(start, skip=start)
+            self.resumable.restart()
+        return self.resumable.begin(start, skip=start)
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Where each loader is in its pass, for a checkpoint."""
-        return [place.state_dict() for place in self._places()]
+        return [part.state_dict() for part in self._parts()]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         """The next pass goes on from what `state_dict` returned."""
-        places = self._places()
-        if len(states) == len(places):
-            for place, state in zip(places, states, strict=True):
-                place.load_state_dict(state)
+        parts = self._parts()
+        if len(states) == len(parts):
+            for part, state in zip(parts, states, strict=True):
+                part.load_state_dict(state)
 
-    def _places(self) -> list[Place]:
-        return [self.place] if self.stream is None else self.stream.places
+    def _parts(self) -> list[Resumable]:
+        return [self.resumable] if self.stream is None else self.stream.parts
 
     def __iter__(self) -> Iterator[tuple[Any, int]]:
         start, self.start = self.start, 0

@@ -19,8 +19,9 @@ from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 from gpulayer.pytorch.core.metrics import is_metric, load_metric_states, metric_states
 from gpulayer.pytorch.loops.batch_size import size_of
 from gpulayer.pytorch.loops.batches import HandedOver
+from gpulayer.pytorch.loops.log_checks import new_slot
 from gpulayer.pytorch.loops.pending import Pending, start_copy
-from gpulayer.pytorch.loops.slots import Key, Options, Slot, is_number, new_slot, plain_options, read_all
+from gpulayer.pytorch.loops.slots import Key, Options, Slot, is_number, plain_options, read_all
 
 
 @dataclass
@@ -125,7 +126,7 @@ class Results:
         slot.check(value, self.module, attribute)
         if batch_size is not None and not (is_number(batch_size) and batch_size >= 0):
             raise InvalidValueError(f"`self.log({name!r}, batch_size={batch_size!r})`: give a number, zero or above.")
-        if any(known[:2] == key[:2] and other.name == slot.name for known, other in self.slots.items()):
+        if any(taken[:2] == key[:2] and other.name == slot.name for taken, other in self.slots.items()):
             raise MisconfigurationException(
                 f"`self.log({name!r}, add_dataloader_idx=False)` was called for several loaders, whose values would be "
                 "mixed up: give each a name of its own, or leave `add_dataloader_idx` out."

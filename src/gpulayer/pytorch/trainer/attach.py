@@ -217,3 +217,20 @@ def _is_loader(value: Any) -> bool:
         return True
     plain = (torch.Tensor, str, bytes, dict, list, tuple, int, float)
     return hasattr(value, "__iter__") and not isinstance(value, plain)
+
+
+def datamodule_first(loaders: Any, datamodule: DataModule | None, *others: Any) -> tuple[Any, DataModule | None]:
+    """A DataModule passed in the place of the loaders is the datamodule.
+
+    Raises:
+        MisconfigurationException: both loaders and a datamodule were given.
+    """
+    if isinstance(loaders, DataModule):
+        loaders, datamodule = None, loaders
+    if datamodule is not None and not isinstance(datamodule, DataModule):
+        raise MisconfigurationException(
+            f"`datamodule={datamodule!r}`: give an object of a subclass of `gpulayer.pytorch.DataModule`."
+        )
+    if datamodule is not None and any(given is not None for given in (loaders, *others)):
+        raise MisconfigurationException("Loaders and a datamodule were both given: give one of them.")
+    return loaders, datamodule

@@ -41,7 +41,7 @@ from gpulayer.pytorch.loops.results import Results
 from gpulayer.pytorch.loops.run import Run
 from gpulayer.pytorch.loops.views import EvaluationLoopView, FitLoopView
 from gpulayer.pytorch.trainer import checkpoint, checks, report
-from gpulayer.pytorch.trainer.attach import Sources
+from gpulayer.pytorch.trainer.attach import Sources, datamodule_first
 from gpulayer.pytorch.trainer.defaults import all_callbacks
 from gpulayer.pytorch.trainer.prepare import load_train, take_optimizers
 from gpulayer.pytorch.trainer.running import running
@@ -332,7 +332,7 @@ class Trainer:
             MisconfigurationException: something is missing or does not fit; the message says what to do.
         """
         model = checks.as_module(model, "fit")
-        train_dataloaders, datamodule = _datamodule_first(train_dataloaders, datamodule, val_dataloaders)
+        train_dataloaders, datamodule = datamodule_first(train_dataloaders, datamodule, val_dataloaders)
         sources = Sources.of(model, datamodule, train=train_dataloaders, val=val_dataloaders)
         self.should_stop = False
         with running(self, TrainerFn.FITTING, sources, ckpt_path, weights_only) as run:
@@ -364,7 +364,7 @@ class Trainer:
             MisconfigurationException: something is missing or does not fit.
         """
         module, given = self._module_for("validate", model)
-        dataloaders, datamodule = _datamodule_first(dataloaders, datamodule)
+        dataloaders, datamodule = datamodule_first(dataloaders, datamodule)
         sources = Sources.of(module, datamodule, val=dataloaders)
         with running(self, TrainerFn.VALIDATING, sources, ckpt_path, weights_only, given) as run:
             result = EvaluationResult(evaluate(run, run.evaluation))
@@ -383,7 +383,7 @@ class Trainer:
     ) -> EvaluationResult:
         """Run `test_step` over the data, once. Arguments and result as in `validate`."""
         module, given = self._module_for("test", model)
-        dataloaders, datamodule = _datamodule_first(dataloaders, datamodule)
+        dataloaders, datamodule = datamodule_first(dataloaders, datamodule)
         sources = Sources.of(module, datamodule, test=dataloaders)
         with running(self, TrainerFn.TESTING, sources, ckpt_path, weights_only, given) as run:
             result = EvaluationResult(evaluate(run, run.evaluation))
@@ -417,7 +417,7 @@ class Trainer:
             MisconfigurationException: something is missing or does not fit.
         """
         module, given = self._module_for("predict", model)
-        dataloaders, datamodule = _datamodule_first(dataloaders, datamodule)
+        dataloaders, datamodule = datamodule_first(dataloaders, datamodule)
         sources = Sources.of(module, datamodule, predict=dataloaders)
         keep = return_predictions is not False
         with running(self, TrainerFn.PREDICTING, sources, ckpt_path, weights_only, given) as run:
@@ -857,20 +857,3 @@ def _as_tensors(metrics: dict[str, Any]) -> dict[str, Tensor]:
         if not isinstance(value, Tensor):
             metrics[name] = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
     return metrics
-
-
-def _datamodule_first(loaders: Any, datamodule: DataModule | None, *others: Any) -> tuple[Any, DataModule | None]:
-    """A DataModule passed in the place of the loaders is the datamodule.
-
-    Raises:
-        MisconfigurationException: both loaders and a datamodule were given.
-    """
-    if isinstance(loaders, DataModule):
-        loaders, datamodule = None, loaders
-    if datamodule is not None and not isinstance(datamodule, DataModule):
-        raise MisconfigurationException(
-            f"`datamodule={datamodule!r}`: give an object of a subclass of `gpulayer.pytorch.DataModule`."
-        )
-    if datamodule is not None and any(given is not None for given in (loaders, *others)):
-        raise MisconfigurationException("Loaders and a datamodule were both given: give one of them.")
-    return loaders, datamodule
