@@ -183,7 +183,8 @@ class _Peak(NamedTuple):
 # NVIDIA's publications, without the factor 2 of structured sparsity that they often print; float64 on tensor cores
 # where the chip has such. RTX 4090, RTX 3090: "Ada GPU Architecture" and "Ampere GA102 GPU Architecture", appendix A.
 # H100 (SXM), H200, GH200: "H100 Tensor Core GPU Architecture". GB200, B200: data sheets of GB200 NVL72 and HGX B200.
-# The others: the data sheet of that name; A10G: AWS's page on G5 instances.
+# The others: the data sheet of that name; A10G: AWS's page on G5 instances. Not checked against the sheets themselves:
+# H200 NVL, H100 NVL, A30, RTX A6000, A10G, RTX 3090.
 _PEAKS = {
     "gb200": _Peak(40, 80, 1250, 2500, 2500, 5000, 5000),
     "b200": _Peak(37, 75, 1100, 2250, 2250, 4500, 4500),
