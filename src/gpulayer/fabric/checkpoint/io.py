@@ -6,7 +6,7 @@ from typing import Any
 
 import fsspec
 
-from gpulayer.fabric.utilities.files import load_file, save_file
+from gpulayer.fabric.utilities.files import copy_file, load_file, save_file
 
 
 class CheckpointIO(ABC):
@@ -24,8 +24,15 @@ class CheckpointIO(ABC):
     def remove_checkpoint(self, path: str) -> None:
         """Delete what is stored under `path`; nothing happens if there is none."""
 
+    def copy_checkpoint(self, source: str, target: str) -> None:
+        """Store what is stored under `source` under `target`, too, whole or not at all."""
+        self.save_checkpoint(self.load_checkpoint(source), target)
+
+    def wait(self) -> None:
+        """Return when everything that was handed in is stored, or deleted; raise what went wrong with it."""
+
     def teardown(self) -> None:
-        """Finish what is under way."""
+        """Free what this holds; everything was waited for."""
 
 
 class TorchCheckpointIO(CheckpointIO):
@@ -40,6 +47,9 @@ class TorchCheckpointIO(CheckpointIO):
 
     def load_checkpoint(self, path: str, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         return load_file(path, map_location, weights_only)
+
+    def copy_checkpoint(self, source: str, target: str) -> None:
+        copy_file(source, target)
 
     def remove_checkpoint(self, path: str) -> None:
         filesystem, target = fsspec.core.url_to_fs(os.fspath(path))

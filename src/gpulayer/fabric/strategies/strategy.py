@@ -78,6 +78,7 @@ class Strategy(ABC):
 
     def teardown(self) -> None:
         """Undo `setup_environment`."""
+        self.checkpoint_io.teardown()
         self.accelerator.teardown()
 
     # -- a step --------------------------------------------------------------------------------------------------

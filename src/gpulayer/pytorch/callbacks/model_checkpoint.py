@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
-from gpulayer.fabric.utilities.files import copy_file
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.callbacks.templates import check_template, fill_template, template_fields
@@ -312,8 +311,8 @@ class ModelCheckpoint(Checkpoint):
     def _save_last(self, trainer: Trainer, path: str, previous: str, saved: str) -> None:
         if self.save_last == "link" and saved:
             _link(saved, path)
-        elif saved and os.path.isfile(saved):
-            copy_file(saved, path)
+        elif saved:
+            trainer.strategy.checkpoint_io.copy_checkpoint(saved, path)
             trainer.delivery.checkpoint_saved(self)
         else:
             self._write(trainer, path)

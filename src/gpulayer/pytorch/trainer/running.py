@@ -119,7 +119,7 @@ def tell(trainer: Any, module: Module, error: BaseException) -> None:
     ]
     if trainer.sources.datamodule is not None:
         told.append(partial(trainer.sources.datamodule.on_exception, error))
-    told.append(partial(trainer.delivery.finalize, "failed"))
+    told += [trainer.strategy.checkpoint_io.wait, partial(trainer.delivery.finalize, "failed")]
     for call in told:
         try:
             call()
@@ -176,7 +176,8 @@ def set_up(trainer: Any, module: Module, stage: str) -> None:
 
 
 def tear_down(trainer: Any, module: Module, stage: str) -> None:
-    """`teardown` in the same order."""
+    """`teardown` in the same order, when what was saved in the background is safe."""
+    trainer.strategy.checkpoint_io.wait()
     if trainer.datamodule is not None:
         trainer.datamodule.teardown(stage=stage)
     for callback in list(trainer.callbacks):
