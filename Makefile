@@ -29,7 +29,7 @@ types: $(VENV)/dev.installed
 	$(BIN)/mypy
 
 unit: $(VENV)/dev.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2
 
 format: $(VENV)/dev.installed
 	$(BIN)/ruff check --fix .
@@ -43,6 +43,9 @@ benchmark: $(VENV)/benchmark.installed
 	$(BIN)/python benchmarks/startup.py --write
 	$(BIN)/python benchmarks/memory.py --write
 	$(BIN)/python benchmarks/compile.py --rounds 6 --write
+	$(BIN)/python benchmarks/checkpoint_stall.py --write
+	$(BIN)/python benchmarks/resume.py --write
+	$(BIN)/python benchmarks/crash.py --write
 
 $(VENV)/%.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -60,6 +60,7 @@ MAY_IMPORT = {
     ],
     "gpulayer.pytorch.tuner": ["gpulayer.pytorch.trainer"],
     "gpulayer.pytorch.cli": ["gpulayer.pytorch.trainer"],
+    "gpulayer.pytorch.utilities.upgrade_checkpoint": ["gpulayer.pytorch.trainer"],  # a command, as is cli
     "gpulayer.pytorch.demos": ["gpulayer.pytorch.trainer"],
     "gpulayer.pytorch": ["gpulayer.pytorch.tuner", "gpulayer.pytorch.cli", "gpulayer.pytorch.demos", "gpulayer.fabric"],
     "gpulayer.compat": ["gpulayer.pytorch"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import math
+import re
 import warnings
 from contextlib import contextmanager
 from functools import cache
@@ -72,6 +73,23 @@ def first_difference(expected: list[str], found: list[str]) -> str:
     at = next((i for i, (left, right) in enumerate(both) if left != right), min(len(expected), len(found)))
     window = slice(max(at - 3, 0), at + 4)
     return f"at {at} of {len(expected)} and {len(found)}:\n  expected {expected[window]}\n  found    {found[window]}"
+
+
+SAVES = re.compile(
+    r"checkpoint\.on_(train_batch|validation)_end|\w+\.(state_dict|on_save_checkpoint)\b"
+)  # what a ModelCheckpoint calls, whether it is recorded itself or not
+AFTER = re.compile(r"module\.on_(train_batch|validation)_end\b")
+
+
+def savers_last(events: list[str]) -> list[str]:
+    """Lightning's events with a save at the end of a batch or a validation after the module's own hook (ADR 0002)."""
+    ordered: list[str] = []
+    for event in events:
+        at = len(ordered)
+        while AFTER.match(event) and at and SAVES.match(ordered[at - 1]):
+            at -= 1
+        ordered.insert(at, event)
+    return ordered
 
 
 def equal(left: Any, right: Any) -> bool:

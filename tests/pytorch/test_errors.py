@@ -636,7 +636,7 @@ NO_CHECKPOINTS: dict[Callable[[], Path], tuple[str, ...]] = {
     damaged: ("no checkpoint, or a damaged one", "`trainer.save_checkpoint` or ModelCheckpoint wrote"),
     pickled_list: ("`trainer.save_checkpoint` or ModelCheckpoint wrote",),
     saved_list: ("holds a list", "`trainer.save_checkpoint` or ModelCheckpoint wrote"),
-    weights_without_a_checkpoint: ("no 'state_dict'", "['net.bias', 'net.weight']"),
+    weights_without_a_checkpoint: ("the bare weights of a module", "`model.load_state_dict(torch.load(path))`"),
     folder: ("is a folder", "the path of a checkpoint file"),
 }
 READERS: dict[str, Callable[[Path], Any]] = {
@@ -724,7 +724,8 @@ def test_a_checkpoint_that_holds_more_than_plain_data() -> None:
 
     used = trainer()
     used.fit(Keeps(), loader())
-    used.save_checkpoint("extra.ckpt")
+    with pytest.warns(UserWarning, match=r"more than plain data: `checkpoint\['extra'\]`, of .*Unknown"):
+        used.save_checkpoint("extra.ckpt")
     fails(lambda: Keeps.load_from_checkpoint("extra.ckpt"), "'extra.ckpt'", "Unknown", "pass `weights_only=False`")
     Keeps.load_from_checkpoint("extra.ckpt", weights_only=False)
 

@@ -7,6 +7,7 @@ import torch
 
 from gpulayer.fabric.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator, MPSAccelerator
 from gpulayer.fabric.checkpoint.io import CheckpointIO
+from gpulayer.fabric.environments import SLURMEnvironment
 from gpulayer.fabric.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
 from gpulayer.fabric.strategies import SingleDeviceStrategy, Strategy
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
@@ -113,7 +114,7 @@ def resolve_strategy(
         raise MisconfigurationException(
             f"`num_nodes={num_nodes}`: this version trains on one machine; use `num_nodes=1`."
         )
-    given_precision, checkpoint_io = _sort_plugins(plugins)
+    given_precision, checkpoint_io, environment = _sort_plugins(plugins)
     if given_precision is not None and precision is not None:
         raise MisconfigurationException(
             f"`precision={precision!r}` and a Precision in `plugins` were both given: give one of them."
@@ -124,6 +125,7 @@ def resolve_strategy(
             strategy.precision = given_precision or resolve_precision(precision, strategy.root_device.type)
         if checkpoint_io is not None:
             strategy.checkpoint_io = checkpoint_io
+        strategy.cluster_environment = environment
         return strategy
     if strategy not in ("auto", "single_device"):
         raise MisconfigurationException(
@@ -137,7 +139,9 @@ def resolve_strategy(
             f"`devices={devices!r}` is {len(chosen)} devices; this version trains on one: use `devices=1`."
         )
     formats = given_precision or resolve_precision(precision, chosen[0].type)
-    return SingleDeviceStrategy(chosen[0], kind, formats, checkpoint_io)
+    resolved = SingleDeviceStrategy(chosen[0], kind, formats, checkpoint_io)
+    resolved.cluster_environment = environment
+    return resolved
 
 
 def _agrees(strategy: Strategy, accelerator: str | Accelerator, devices: int | str | list[int]) -> None:
@@ -154,20 +158,24 @@ def _agrees(strategy: Strategy, accelerator: str | Accelerator, devices: int | s
         )
 
 
-def _sort_plugins(plugins: Any) -> tuple[Precision | None, CheckpointIO | None]:
-    """What of `plugins` is a precision and what a checkpoint IO."""
+def _sort_plugins(plugins: Any) -> tuple[Precision | None, CheckpointIO | None, SLURMEnvironment | None]:
+    """What of `plugins` is a precision, what a checkpoint IO, and what the environment; left out, that is detected."""
     precision: Precision | None = None
     checkpoint_io: CheckpointIO | None = None
+    environment = SLURMEnvironment() if SLURMEnvironment.detect() else None
     for plugin in plugins if isinstance(plugins, (list, tuple)) else [] if plugins is None else [plugins]:
         if isinstance(plugin, Precision):
             precision = plugin
         elif isinstance(plugin, CheckpointIO):
             checkpoint_io = plugin
+        elif isinstance(plugin, SLURMEnvironment):
+            environment = plugin
         else:
             raise MisconfigurationException(
-                f"`plugins` holds a {type(plugin).__name__}; it takes a Precision and a CheckpointIO."
+                f"`plugins` holds a {type(plugin).__name__}; it takes a Precision, a CheckpointIO and a "
+                "SLURMEnvironment."
             )
-    return precision, checkpoint_io
+    return precision, checkpoint_io, environment
 
 
 def _did_you_mean(given: str, known: list[str]) -> str:

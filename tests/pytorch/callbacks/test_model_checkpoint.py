@@ -1,8 +1,8 @@
-"""ModelCheckpoint on scores that are known beforehand."""
+"""ModelCheckpoint on scores that are known beforehand: which files it keeps, and when it saves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
 from datetime import timedelta
 from math import inf, nan
 from pathlib import Path
@@ -12,30 +12,12 @@ import pytest
 import torch
 
 import gpulayer.pytorch as L
+from gpulayer.fabric.checkpoint import AsyncCheckpointIO
+from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.pytorch.callbacks import ModelCheckpoint
+from gpulayer.pytorch.loggers import CSVLogger
+from tests.pytorch.callbacks.saved import epochs, files, read, run, steps
 from tests.pytorch.models import Line, Scored, Validated, loader, same, trainer, weights
-
-
-def run(scores: Sequence[float], saver: ModelCheckpoint, **arguments: Any) -> L.Trainer:
-    """One epoch of four steps for each score."""
-    used = trainer(max_epochs=len(scores), callbacks=[saver], **arguments)
-    used.fit(Scored(scores), loader(), loader())
-    return used
-
-
-def files(folder: str = "saved") -> list[str]:
-    return sorted(file.name for file in Path(folder).iterdir())
-
-
-def epochs(folder: str = "saved") -> list[int]:
-    """The epochs of the checkpoints in a folder."""
-    return sorted(read(file)["epoch"] for file in Path(folder).iterdir())
-
-
-def read(path: str | Path) -> dict[str, Any]:
-    content: dict[str, Any] = torch.load(path, weights_only=True)
-    return content
-
 
 # -- which are kept ---------------------------------------------------------------------------------------------------
 
@@ -164,6 +146,29 @@ def test_only_last() -> None:
     assert read("saved/last.ckpt")["epoch"] == 2
 
 
+@pytest.mark.parametrize(
+    "interval",
+    [{"every_n_epochs": 2}, {"every_n_epochs": 0}, {"every_n_train_steps": 5}, {"train_time_interval": timedelta(1)}],
+    ids=str,
+)
+def test_last_is_the_newest_at_the_end_of_training_too(interval: dict[str, Any]) -> None:
+    """Three epochs end between two saves."""
+    run([3, 1, 2], ModelCheckpoint("saved", save_last=True, **interval))
+    assert read("saved/last.ckpt")["global_step"] == 12
+
+
+def test_last_is_written_once_where_a_save_falls_on_the_end() -> None:
+    saved = []
+
+    class Counts(Scored):
+        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            saved.append(checkpoint["global_step"])
+
+    saver = ModelCheckpoint("saved", save_last=True)
+    trainer(max_epochs=2, callbacks=[saver]).fit(Counts([2, 1]), loader(), loader())
+    assert saved == [4, 8]
+
+
 def test_last_under_another_name() -> None:
     class Named(ModelCheckpoint):
         CHECKPOINT_NAME_LAST = "newest-{epoch}"
@@ -172,106 +177,50 @@ def test_last_under_another_name() -> None:
     assert files() == ["newest-epoch=1.ckpt"]
 
 
-# -- names ------------------------------------------------------------------------------------------------------------
+def test_a_run_that_must_end_now_is_saved_whatever_the_settings() -> None:
+    """Weights only, no last, none of the best: the last file holds all that resuming needs, of this very batch."""
+    saver = ModelCheckpoint("saved", save_top_k=0, save_weights_only=True)
+
+    class Ends(L.Callback):
+        def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.Module, batch: Any, batch_idx: int) -> None:
+            if trainer.global_step == 6:
+                path = saver.save_last_now(trainer)
+                before = os.stat(path)
+                assert saver.save_last_now(trainer) == path
+                assert os.stat(path) == before, "it was there already"
+                raise KeyboardInterrupt
+
+    torch.manual_seed(0)
+    model = Line()
+    with pytest.raises(KeyboardInterrupt):
+        trainer(max_epochs=3, callbacks=[Ends(), saver]).fit(model, loader())
+    assert files() == ["last.ckpt"]
+    assert read("saved/last.ckpt")["global_step"] == 6
+    resumed = Line()
+    used = trainer(max_epochs=3, callbacks=[ModelCheckpoint("saved", save_top_k=0, save_weights_only=True)])
+    used.fit(resumed, loader(), ckpt_path="last")
+    torch.manual_seed(0)
+    whole = Line()
+    trainer(max_epochs=3).fit(whole, loader())
+    assert same(weights(resumed), weights(whole))
 
 
-def test_a_template_that_names_no_metric_is_said() -> None:
-    """A typo would otherwise go unnoticed: the name counts as 0, as in Lightning."""
-    saver = ModelCheckpoint("saved", filename="{missing:.1f}")
-    with pytest.warns(UserWarning, match="names 'missing', which was not logged"):
-        trainer(callbacks=[saver]).fit(Scored([1.2346]), loader(), loader())
-    assert Path(saver.best_model_path).name == "missing=0.0.ckpt"
+def test_a_run_that_must_end_replaces_the_last_that_it_has() -> None:
+    """Also where names change."""
+    saver = ModelCheckpoint("saved", "{epoch}", save_last=True)
+    saver.CHECKPOINT_NAME_LAST = "newest-{step}"
 
+    class Ends(L.Callback):
+        def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.Module, batch: Any, batch_idx: int) -> None:
+            if trainer.global_step == 6:
+                saver.save_last_now(trainer)
+                trainer.should_stop = True
 
-@pytest.mark.parametrize(
-    ("template", "insert", "name"),
-    [
-        (None, True, "epoch=0-step=4"),
-        ("model", True, "model"),
-        ("{epoch}", True, "epoch=0"),
-        ("model-{epoch:02d}-{score:.2f}", True, "model-epoch=00-score=1.23"),
-        ("model-{epoch:02d}-{score:.2f}", False, "model-00-1.23"),
-        ("{step:08d}_{score:.3e}", False, "00000004_1.235e+00"),
-        ("{score:+.1f}", False, "+1.2"),
-        ("val={val/acc:.1f}", False, "val=0.5"),
-        ("{{literal}}-{epoch}", True, "{literal}-epoch=0"),
-    ],
-)
-def test_templates(template: str | None, insert: bool, name: str) -> None:
-    class Named(Scored):
-        def validation_step(self, batch: Any, batch_idx: int) -> None:
-            super().validation_step(batch, batch_idx)
-            self.log("val/acc", 0.5)
-
-    saver = ModelCheckpoint("saved", filename=template, auto_insert_metric_name=insert)
-    trainer(callbacks=[saver]).fit(Named([1.2346]), loader(), loader())
-    assert files() == [f"{name}.ckpt"]
-
-
-def test_a_slash_in_a_metrics_name_makes_a_folder() -> None:
-    """As with Lightning; auto_insert_metric_name=False is the way out."""
-    saver = ModelCheckpoint("saved", filename="{val/acc:.1f}")
-    assert Path(saver.format_checkpoint_name({"val/acc": torch.tensor(0.5)})).parts[-2:] == ("val", "acc=0.5.ckpt")
-
-
-@pytest.mark.parametrize("monitor", ["val/score", "val score", "val.score", "score@1", "größe"])
-def test_a_monitor_with_an_unusual_name(monitor: str) -> None:
-    class Named(Validated):
-        def validation_step(self, batch: Any, batch_idx: int) -> None:
-            self.log(monitor, [3.0, 1.0, 2.0][self.current_epoch])
-
-    template = f"{{epoch}}-{{{monitor}:.1f}}"
-    saver = ModelCheckpoint("saved", filename=template, monitor=monitor, auto_insert_metric_name=False)
-    trainer(max_epochs=3, callbacks=[saver]).fit(Named(), loader(), loader())
-    assert files() == ["1-1.0.ckpt"]
-
-
-def test_a_name_that_is_taken_gets_a_number() -> None:
-    """A second run into the folder of a first leaves the first one's files."""
-    for _ in range(3):
-        run([1], ModelCheckpoint("saved", filename="model"))
-    assert files() == ["model-v1.ckpt", "model-v2.ckpt", "model.ckpt"]
-
-
-@pytest.mark.parametrize(("scores", "kept"), [([3, 2, 1], [1, 2]), ([1, 2], [0, 1]), ([1, 3, 2], [0, 2])])
-def test_one_name_for_several_of_a_run(scores: list[float], kept: list[int]) -> None:
-    """A template that does not tell the epochs apart: none that is to be kept is written over."""
-    saver = ModelCheckpoint("saved", filename="model", monitor="score", save_top_k=2)
-    run(scores, saver)
-    assert epochs() == kept
-    assert files() == ["model-v1.ckpt", "model.ckpt"]
-    assert read(saver.best_model_path)["epoch"] == scores.index(min(scores))
-
-
-def test_one_name_for_all_of_a_run() -> None:
-    """So it is where all are kept."""
-    run([1, 2, 3], ModelCheckpoint("saved", filename="model", monitor="score", save_top_k=-1))
-    assert epochs() == [0, 1, 2]
-
-
-def test_without_the_counter_a_file_is_written_over() -> None:
-    for _ in range(2):
-        run([2, 1], ModelCheckpoint("saved", filename="model", enable_version_counter=False))
-    assert files() == ["model.ckpt"]
-
-
-def test_the_folder_is_the_runs_own_by_default() -> None:
-    saver = ModelCheckpoint()
-    run([1], saver, logger=None)
-    assert Path(saver.dirpath or "") == Path("runs/Scored/version_0/checkpoints").absolute()
-    assert files(saver.dirpath) == ["epoch=0-step=4.ckpt"]
-
-
-def test_without_a_logger_the_folder_is_under_the_root() -> None:
-    run([1], ModelCheckpoint(), default_root_dir="elsewhere")
-    assert files("elsewhere/checkpoints") == ["epoch=0-step=4.ckpt"]
+    trainer(max_epochs=3, callbacks=[Ends(), saver]).fit(Scored([1, 2, 3]), loader(), loader())
+    assert files() == ["epoch=1.ckpt", "newest-step=7.ckpt"]
 
 
 # -- when -------------------------------------------------------------------------------------------------------------
-
-
-def steps(folder: str = "saved") -> list[int]:
-    return sorted(read(file)["global_step"] for file in Path(folder).iterdir())
 
 
 def test_every_so_many_steps() -> None:
@@ -355,17 +304,81 @@ def test_the_default_saves_each_epoch() -> None:
     assert isinstance(used.checkpoint_callback, ModelCheckpoint)
 
 
-def test_an_exception_saves_where_that_is_wanted() -> None:
-    class Breaks(Line):
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            if self.global_step == 6:
-                raise ValueError("the user's own")
-            return super().training_step(batch, batch_idx)
+def test_the_time_counts_from_the_start_of_training() -> None:
+    """Not from when the callback was made; in a run that goes on, from its start."""
+    now = [0.0]
+    saver = ModelCheckpoint("saved", train_time_interval=timedelta(seconds=10), save_top_k=-1)
+    saver._trigger.clock = lambda: now[0]
 
-    saver = ModelCheckpoint("saved", save_on_exception=True, every_n_epochs=5, save_top_k=-1)
+    class Passes(L.Callback):
+        def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.Module, batch: Any, batch_idx: int) -> None:
+            now[0] += 4
+
+    now[0] = 1000.0
+    trainer(max_epochs=2, callbacks=[Passes(), saver]).fit(Line(), loader())
+    assert steps() == [3, 6]
+
+
+def test_a_metric_that_comes_with_the_first_validation() -> None:
+    """Saves that are due before it have no score; training goes on, with a warning."""
+    saver = ModelCheckpoint("saved", monitor="score", every_n_train_steps=3, save_top_k=-1, save_last=True)
+    with pytest.warns(UserWarning, match=r"monitor='score'.*not logged so far.*train_loss"):
+        run([3, 1, 2], saver)
+    assert [read(file)["global_step"] for file in saver.best_k_models] == [6, 9, 12]
+    assert read("saved/last.ckpt")["global_step"] == 12
+
+
+@pytest.mark.parametrize("validates", [True, False])
+def test_a_metric_that_never_comes(validates: bool) -> None:
+    """Training ends when it has had its chance, and what was trained is saved."""
+    saver = ModelCheckpoint("saved", monitor="scroe")
+    with pytest.raises(MisconfigurationException, match=r"'scroe'.*no such metric.*train_loss.*goes on from it"):
+        trainer(callbacks=[saver]).fit(Scored([1]) if validates else Line(), loader(), loader() if validates else None)
+    assert steps() == [4]
+
+
+class Breaks(Scored):
+    """Raises at a step."""
+
+    def __init__(self, at: int, accumulated: int = 1) -> None:
+        super().__init__([1.0, 2.0, 3.0])
+        self.at = at
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if self.global_step == self.at:
+            raise ValueError("the user's own")
+        return super().training_step(batch, batch_idx)
+
+
+def break_off(saver: ModelCheckpoint, at: int = 6) -> None:
     with pytest.raises(ValueError, match="the user's own"):
-        trainer(max_epochs=9, callbacks=[saver]).fit(Breaks(), loader())
-    assert steps() == [6]
+        trainer(max_epochs=3, callbacks=[saver]).fit(Breaks(at), loader(), loader())
+
+
+@pytest.mark.parametrize("arguments", [{"monitor": "score"}, {}, {"save_top_k": 0}, {"save_top_k": -1}], ids=str)
+def test_an_exception_saves_beside_the_best(arguments: dict[str, Any]) -> None:
+    """One more file, which counts as none of them, as in Lightning."""
+    saver = ModelCheckpoint("saved", save_on_exception=True, **arguments)
+    break_off(saver)
+    assert steps() == ([6] if saver.save_top_k == 0 else [4, 6])
+    assert saver.best_model_path.endswith("" if saver.save_top_k == 0 else "epoch=0-step=4.ckpt")
+    assert len(saver.best_k_models) == (saver.monitor is not None)
+
+
+def test_an_exception_renews_the_last() -> None:
+    break_off(ModelCheckpoint("saved", "model", save_on_exception=True, save_last=True))
+    assert {name: read(f"saved/{name}")["global_step"] for name in files()} == {
+        "model.ckpt": 4,
+        "model-v1.ckpt": 6,
+        "last.ckpt": 6,
+    }
+
+
+@pytest.mark.parametrize("at", [0, 4])
+def test_an_exception_with_nothing_new_to_save(at: int) -> None:
+    """Before the first step, and right after a save."""
+    break_off(ModelCheckpoint("saved", save_on_exception=True), at)
+    assert (steps() if Path("saved").exists() else []) == ([4] if at else [])
 
 
 # -- what -------------------------------------------------------------------------------------------------------------
@@ -430,3 +443,39 @@ def test_best_and_last_are_words_for_their_files() -> None:
     used.test(dataloaders=loader())  # without a model: the best
     used.test(model, loader())  # with one: as it is
     assert loaded == [0, 2, 0]
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_two_savers_in_one_folder_with_one_name(counted: bool) -> None:
+    """The second one's files get numbers; without the counter each writes over the other's, as asked."""
+    savers = [
+        ModelCheckpoint("saved", "model", monitor, save_last=True, enable_version_counter=counted)
+        for monitor in ("score", "train_loss")
+    ]
+    trainer(max_epochs=3, callbacks=list(savers)).fit(Scored([3, 2, 1]), loader(), loader())
+    expected = ["last-v1.ckpt", "last.ckpt", "model-v1.ckpt", "model.ckpt"] if counted else ["last.ckpt", "model.ckpt"]
+    assert files() == expected
+    again = [
+        ModelCheckpoint("saved", "model", monitor, save_last=True, enable_version_counter=counted)
+        for monitor in ("score", "train_loss")
+    ]
+    used = trainer(max_epochs=5, callbacks=list(again))
+    used.fit(Scored([3, 2, 1, 0.5, 0.25]), loader(), loader(), ckpt_path="last")
+    assert files() == expected
+    assert [Path(saver.last_model_path).name for saver in again] == [
+        Path(saver.last_model_path).name for saver in savers
+    ]
+
+
+@pytest.mark.parametrize("plugins", [[], [AsyncCheckpointIO()]], ids=["at once", "in the background"])
+def test_loggers_hear_of_a_file_when_it_is_there(plugins: list[Any]) -> None:
+    heard: list[list[int]] = []
+
+    class Hears(CSVLogger):
+        def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
+            heard.append(sorted(read(path)["epoch"] for path in checkpoint_callback.best_k_models))
+
+    saver = ModelCheckpoint("saved", monitor="score", save_top_k=-1)
+    used = trainer(max_epochs=3, callbacks=[saver], plugins=plugins, logger=Hears("logs"))
+    used.fit(Scored([3, 2, 1]), loader(), loader())
+    assert heard == [[0], [0, 1], [0, 1, 2]]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import torch
 
+from gpulayer.fabric.checkpoint import AsyncCheckpointIO, TorchCheckpointIO
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.pytorch.callbacks import OnExceptionCheckpoint
 from tests.pytorch.models import Validated, loader, same, trainer, weights
@@ -53,7 +55,39 @@ def test_only_fit_makes_and_removes_it() -> None:
     assert [file.name for file in Path("here").iterdir()] == ["broken.ckpt"]
 
 
+class Lost(TorchCheckpointIO):
+    """A store that loses files of a name."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str, storage_options: Any = None) -> None:
+        if "lost" in path:
+            raise OSError("No space left on device")
+        super().save_checkpoint(checkpoint, path, storage_options)
+
+
+def test_an_earlier_save_that_failed_in_the_background_does_not_hinder_it(caplog: pytest.LogCaptureFixture) -> None:
+    class Earlier(Breaks):
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 1:
+                self.trainer.save_checkpoint("here/lost.ckpt")
+
+    used = trainer(callbacks=[OnExceptionCheckpoint("here")], plugins=[AsyncCheckpointIO(Lost())])
+    with pytest.raises(ValueError, match="broken"):
+        used.fit(Earlier(ValueError("broken")), loader(), loader())
+    assert torch.load("here/on_exception.ckpt", weights_only=True)["global_step"] == 2
+    assert "An earlier checkpoint could not be saved" in caplog.text
+
+
+def test_in_a_store() -> None:
+    saver = OnExceptionCheckpoint("memory://on-exception/run", "broken")
+    used, model = trainer(callbacks=[saver]), Breaks(ValueError("broken"))
+    with pytest.raises(ValueError, match="broken"):
+        used.fit(model, loader(), loader())
+    with fsspec.open(saver.ckpt_path) as file:
+        assert torch.load(file, weights_only=True)["global_step"] == 2
+
+
 @pytest.mark.parametrize("arguments", [("",), (None,), ("here", "")], ids=str)
-def test_nonsense(arguments: tuple[Any, ...]) -> None:
-    with pytest.raises(MisconfigurationException, match=r"OnExceptionCheckpoint\(\w+=.*give a path"):
+@pytest.mark.parametrize("kind", [MisconfigurationException, ValueError])
+def test_nonsense(arguments: tuple[Any, ...], kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=r"OnExceptionCheckpoint\(\w+=.*give a path"):
         OnExceptionCheckpoint(*arguments)

@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 import gpulayer.pytorch as L
 from gpulayer.pytorch.callbacks import ModelCheckpoint
-from gpulayer.pytorch.core.resume import go_on, random_states
+from gpulayer.pytorch.core.resume import go_on, start_of
 from gpulayer.pytorch.utilities import CombinedLoader
 from tests.pytorch.models import trainer
 
@@ -152,7 +152,9 @@ def saved() -> list[str]:
 def test_the_next_batch_is_the_very_next(name: str) -> None:
     whole = fit(LOADERS[name], saves=True)
     for number, path in enumerate(saved(), 1):
-        if number in (1, 3, 4, 7, 10, 11, 12, 15):
+        if number in (
+            (4, 12) if name == "persistent workers" else (1, 3, 4, 7, 10, 11, 12, 15)
+        ):  # each takes 5 s to end
             resumed = fit(LOADERS[name], path)
             assert len(resumed.seen) == len(whole.seen) - number
             assert same_end(resumed, whole), (name, path)
@@ -286,7 +288,7 @@ def test_a_loader_of_the_users_own() -> None:
 def test_a_late_batch_is_there_at_once() -> None:
     """A hundred thousand batches into a shuffled epoch: a matter of indices."""
     loader = DataLoader(range(3_300_000), batch_size=32, shuffle=True)  # type: ignore[arg-type]
-    states = random_states(loader)
+    start = start_of(loader)
     began = time.perf_counter()
-    next(go_on(loader, 100_000, {"iter": states, "next": None, "kept": False}))
+    next(go_on(loader, 100_000, start))
     assert time.perf_counter() - began < 5  # about one second on a quiet machine

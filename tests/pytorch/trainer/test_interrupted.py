@@ -293,7 +293,9 @@ def test_a_callback_that_fails_hides_nothing(error: BaseException, caplog: pytes
 
     class Fails(Line):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
-            raise error
+            if batch_idx == 1:  # at step 0 there is nothing to save
+                raise error
+            return super().training_step(batch, batch_idx)
 
     told = [Told(), Told(RuntimeError("of a callback")), Told()]
     loggers, data = [Ends(OSError("of a logger")), Ends()], Data()

@@ -400,9 +400,9 @@ def test_ctrl_c() -> None:
         used.fit(model, loader())
     assert isinstance(notes.error, KeyboardInterrupt)
     assert used.interrupted
-    assert used.global_step == 2
+    assert used.global_step == 3  # that of the batch at work
     used.save_checkpoint("interrupted.ckpt")
-    assert torch.load("interrupted.ckpt", weights_only=True)["global_step"] == 2
+    assert torch.load("interrupted.ckpt", weights_only=True)["global_step"] == 3
 
 
 def test_an_error_in_validation_puts_the_model_back_in_order() -> None:

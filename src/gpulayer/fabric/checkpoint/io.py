@@ -1,12 +1,9 @@
 """Where and how checkpoints are stored."""
 
-import os
 from abc import ABC, abstractmethod
 from typing import Any
 
-import fsspec
-
-from gpulayer.fabric.utilities.files import copy_file, load_file, save_file
+from gpulayer.fabric.utilities.files import copy_file, link_file, load_file, remove, save_file
 
 
 class CheckpointIO(ABC):
@@ -27,6 +24,10 @@ class CheckpointIO(ABC):
     def copy_checkpoint(self, source: str, target: str) -> None:
         """Store what is stored under `source` under `target`, too, whole or not at all."""
         self.save_checkpoint(self.load_checkpoint(source), target)
+
+    def link_checkpoint(self, source: str, target: str) -> None:
+        """Make `target` a link to `source`, whole or not at all; a copy where there are no links."""
+        self.copy_checkpoint(source, target)
 
     def wait(self) -> None:
         """Return when everything that was handed in is stored, or deleted; raise what went wrong with it."""
@@ -51,7 +52,11 @@ class TorchCheckpointIO(CheckpointIO):
     def copy_checkpoint(self, source: str, target: str) -> None:
         copy_file(source, target)
 
+    def link_checkpoint(self, source: str, target: str) -> None:
+        try:
+            link_file(source, target)
+        except OSError:  # a store, or a disk, without links
+            self.copy_checkpoint(source, target)
+
     def remove_checkpoint(self, path: str) -> None:
-        filesystem, target = fsspec.core.url_to_fs(os.fspath(path))
-        if filesystem.exists(target):
-            filesystem.rm(target, recursive=True)
+        remove(path)

@@ -14,7 +14,9 @@ from torch.optim import Optimizer
 
 from gpulayer.fabric.accelerators import Accelerator
 from gpulayer.fabric.checkpoint.io import CheckpointIO, TorchCheckpointIO
+from gpulayer.fabric.environments import SLURMEnvironment
 from gpulayer.fabric.precision import Precision
+from gpulayer.fabric.utilities.exceptions import storing
 
 
 class Strategy(ABC):
@@ -33,6 +35,7 @@ class Strategy(ABC):
         self.accelerator = accelerator
         self.precision = precision or Precision()
         self.checkpoint_io = checkpoint_io or TorchCheckpointIO()
+        self.cluster_environment: SLURMEnvironment | None = None
 
     # -- where ---------------------------------------------------------------------------------------------------
 
@@ -126,9 +129,14 @@ class Strategy(ABC):
         return optimizer.state_dict()
 
     def save(self, path: str, state: dict[str, Any], storage_options: Any = None) -> None:
-        """Write a checkpoint, on the rank that writes."""
+        """Write a checkpoint, on the rank that writes.
+
+        Raises:
+            SaveError: the store failed.
+        """
         if self.is_global_zero:
-            self.checkpoint_io.save_checkpoint(state, path, storage_options)
+            with storing(f"save {path!r}"):
+                self.checkpoint_io.save_checkpoint(state, path, storage_options)
 
     def load(self, path: str, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
         """Read a checkpoint."""

@@ -71,7 +71,7 @@ class LearningRateMonitor(Callback):
             self._log(trainer, "step")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Module) -> None:
-        if self.logging_interval != "step":
+        if self.logging_interval != "step" and not trainer.progress.batch_in_epoch:  # or it goes on, and was logged
             self._log(trainer, "epoch")
 
     def _log(self, trainer: Trainer, moment: str) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from gpulayer.fabric.utilities.exceptions import MisconfigurationException
-from gpulayer.fabric.utilities.rank_zero import rank_zero_info
+from gpulayer.fabric.utilities.exceptions import InvalidValueError
+from gpulayer.fabric.utilities.files import join
+from gpulayer.fabric.utilities.rank_zero import log, rank_zero_info
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.core.callback import Checkpoint
 
@@ -26,7 +27,7 @@ class OnExceptionCheckpoint(Checkpoint):
         filename: the file's name, without ".ckpt".
 
     Raises:
-        MisconfigurationException: no folder, or no name.
+        InvalidValueError: no folder, or no name.
     """
 
     FILE_EXTENSION = ".ckpt"
@@ -35,18 +36,24 @@ class OnExceptionCheckpoint(Checkpoint):
         super().__init__()
         for argument, value in (("dirpath", dirpath), ("filename", filename)):
             if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
-                raise MisconfigurationException(f"`OnExceptionCheckpoint({argument}={value!r})`: give a path.")
+                raise InvalidValueError(f"`OnExceptionCheckpoint({argument}={value!r})`: give a path.")
         self.dirpath = os.fspath(dirpath)
         self.filename = filename
 
     @property
     def ckpt_path(self) -> str:
         """Where it saves."""
-        return os.path.join(self.dirpath, self.filename + self.FILE_EXTENSION)
+        return join(self.dirpath, self.filename + self.FILE_EXTENSION)
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
         if trainer.state.fn == "fit":
+            checkpoint_io = trainer.strategy.checkpoint_io
+            try:
+                checkpoint_io.wait()
+            except Exception:  # of an earlier save in the background; this one is worth trying all the same
+                log.exception("An earlier checkpoint could not be saved in the background:")
             trainer.save_checkpoint(self.ckpt_path)
+            checkpoint_io.wait()
             rank_zero_info("Saved %s after %s; `ckpt_path=` goes on from it.", self.ckpt_path, type(exception).__name__)
 
     def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:

@@ -196,4 +196,5 @@ class Monitor(Callback):
 
 
 class Checkpoint(Monitor):
-    """Base of all callbacks that save checkpoints; they run after every other callback."""
+    """Base of all callbacks that save checkpoints; they run after every other callback, and at the end of a batch, a
+    validation or an epoch after the module, too, so that they save what these have done."""

@@ -130,7 +130,7 @@ class CombinedLoader(Iterable[tuple[Any, int, int]]):
 
     def batches(self, done: int = 0) -> Iterator[Any]:
         """The batches alone, of an epoch of which `done` are done."""
-        if done and not any(part.is_loaded for part in self.parts):
+        if done and not any(part.in_mid_pass for part in self.parts):
             return islice(self.batches(), done, None)
         if not done:
             for part in self.parts:
@@ -140,9 +140,9 @@ class CombinedLoader(Iterable[tuple[Any, int, int]]):
         return self._together(done)
 
     def _one_after_another(self, done: int = 0) -> Iterator[tuple[Any, int, int]]:
-        begun = max((number for number, part in enumerate(self.parts) if part.is_loaded), default=0)
+        begun = max((number for number, part in enumerate(self.parts) if part.in_mid_pass), default=0)
         for number, part in enumerate(self.parts[begun:], begun):
-            iterator = part.begin(done, one_of_several=True)
+            iterator = part.begin(done, watched=True)
             first = done - part.began_at
             limit = self._limit(number)
             for index, batch in enumerate(islice(iterator, None if limit is None else limit - first), first):
@@ -153,9 +153,9 @@ class CombinedLoader(Iterable[tuple[Any, int, int]]):
         if self.mode == "max_size_cycle":
             rows: Iterator[Any] = _cycle(self.parts, done)
         elif self.mode == "max_size":
-            rows = zip_longest(*(part.begin(done, one_of_several=True) for part in self.parts))
+            rows = zip_longest(*(part.begin(done, watched=True) for part in self.parts))
         else:
-            rows = zip(*(part.begin(done, one_of_several=True) for part in self.parts), strict=False)
+            rows = zip(*(part.begin(done, watched=True) for part in self.parts), strict=False)
         most = None if self._limits is None else self._count(self.sizes())
         return (self.rebuild(list(row)) for row in islice(rows, None if most is None else most - done))
 
@@ -169,7 +169,7 @@ _END = object()
 
 def _cycle(parts: list[Resumable], done: int) -> Iterator[list[Any]]:
     """One item of each, until all have been through once; those that are begin again. An empty one gives None."""
-    iterators = [part.begin(done, one_of_several=True) for part in parts]
+    iterators = [part.begin(done, watched=True) for part in parts]
     through, empty = [part.times > 1 for part in parts], [False] * len(parts)
     while parts:
         row: list[Any] = []
@@ -179,7 +179,7 @@ def _cycle(parts: list[Resumable], done: int) -> Iterator[list[Any]]:
                 through[number] = True
                 if all(through):
                     return
-                iterators[number] = part.begin(done, one_of_several=True)
+                iterators[number] = part.begin(done, watched=True)
                 item = next(iterators[number], None)
                 if item is None and not empty[number]:
                     empty[number] = True

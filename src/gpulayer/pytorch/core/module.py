@@ -25,7 +25,7 @@ from gpulayer.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks, 
 from gpulayer.pytorch.core.hparams import HyperparametersMixin
 from gpulayer.pytorch.core.metrics import is_collection
 from gpulayer.pytorch.core.optimizer import LightningOptimizer, unwrapped
-from gpulayer.pytorch.core.saving import make_from_checkpoint, on_the_class
+from gpulayer.pytorch.core.saving import load_weights, make_from_checkpoint, on_the_class, weights_in
 
 if TYPE_CHECKING:
     from gpulayer.pytorch.trainer.trainer import Trainer
@@ -584,15 +584,10 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
         module, checkpoint = make_from_checkpoint(
             cls, checkpoint_path, map_location, hparams_file, weights_only, kwargs
         )
-        if "state_dict" not in checkpoint:
-            raise MisconfigurationException(
-                f"{str(checkpoint_path)!r} has no 'state_dict'; it holds {sorted(map(str, checkpoint))}. "
-                "Give a file that `trainer.save_checkpoint` or ModelCheckpoint wrote."
-            )
+        weights = weights_in(checkpoint, str(checkpoint_path))
         module.configure_model()
         module.on_load_checkpoint(checkpoint)
-        weights = checkpoint["state_dict"]
-        module.load_state_dict(weights, strict=module.strict_loading if strict is None else strict)
+        load_weights(module, weights, module.strict_loading if strict is None else strict, str(checkpoint_path))
         device = next((tensor.device for tensor in weights.values() if isinstance(tensor, Tensor)), None)
         return module if device is None or device.type == "meta" else module.to(device)
 

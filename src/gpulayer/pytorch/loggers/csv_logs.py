@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
+import zlib
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import IO, Any
 
 from torch import Tensor
 
+from gpulayer.fabric.utilities.files import replaced_whole
+from gpulayer.fabric.utilities.rank_zero import rank_zero_info
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.core.saving import save_hparams
 from gpulayer.pytorch.loggers.folders import FolderLogger
@@ -45,6 +49,7 @@ class ExperimentWriter:
     """
 
     NAME_METRICS_FILE = "metrics.csv"
+    NAME_METRICS_ASIDE = "metrics_before.csv"
     NAME_HPARAMS_FILE = "hparams.yaml"
 
     def __init__(self, log_dir: str, flush_every: int = 1) -> None:
@@ -60,6 +65,7 @@ class ExperimentWriter:
         self._flush_every = flush_every
         self._line = csv.writer(_Returned())
         self._rows = 0
+        self._summed = self._checksum = 0  # of the rows' first bytes, how many were summed up, and their checksum
 
     def log_hparams(self, params: dict[str, Any]) -> None:
         """Keep hyperparameters for `hparams.yaml`."""
@@ -122,27 +128,78 @@ class ExperimentWriter:
     def _widen(self, new: set[str]) -> None:
         """Put a file with more columns in place of the open one, unless another process has just done so."""
         before = self._open_file
-        temporary = f"{self.metrics_file_path}.{os.getpid()}.part"  # where there are no locks, too, each has its own
         with _locked(self.log_dir):
-            self._open()
+            size = self._open()
             if self._open_file != before:
                 return
             first = [name for name in ("epoch", "step") if name in new]
-            columns = [*self._columns, *first, *sorted(new.difference(first))]
+            self._rewrite([*self._columns, *first, *sorted(new.difference(first))], size - self._header_size())
+
+    def _rewrite(self, columns: list[str], length: int) -> None:
+        """Put a file in place of the open one that has these columns and the first `length` bytes of its rows."""
+        header_size = self._header_size()
+        self._close()
+        with (
+            open(self.metrics_file_path, "rb") as source,
+            replaced_whole(self.metrics_file_path, flush=False) as target,
+        ):
+            source.seek(header_size)
+            writer = io.BufferedWriter(target)
+            writer.write(self._line.writerow(columns).encode())
+            _copy(source, length, writer.write)
+            writer.flush()
+            writer.detach()
+
+    def _header_size(self) -> int:
+        """How many bytes of the file are its header."""
+        return len(self._line.writerow(self._columns).encode()) if self._columns else 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The file as it is now: its columns, and how many bytes of rows it has, with a checksum to know them by."""
+        self.flush()
+        if not os.path.exists(self.metrics_file_path):
+            return {"columns": [], "bytes": 0, "checksum": 0}
+        length = self._open() - self._header_size()
+        if length < self._summed:
+            self._summed = self._checksum = 0
+        self._checksum = self._sum_rows(self._summed, length, self._checksum)
+        self._summed = length
+        return {"columns": list(self._columns), "bytes": length, "checksum": self._checksum}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make the file again what it was when `state_dict` was called, if it begins with the same rows.
+
+        The rows that came after are dropped, for a resumed run writes them anew. The file of another run, which begins
+        otherwise, is left as it is. Without a state the run begins anew: the file is put aside.
+        """
+        if not os.path.exists(self.metrics_file_path):
+            return
+        if not state:
             self._close()
-            try:
-                with (
-                    open(self.metrics_file_path, newline="", encoding="utf-8") as source,
-                    open(temporary, "w", newline="", encoding="utf-8") as target,
-                ):
-                    next(csv.reader(source), None)
-                    target.write(self._line.writerow(columns))
-                    target.writelines(source)
-                os.replace(temporary, self.metrics_file_path)
-            except BaseException:
-                with suppress(FileNotFoundError):
-                    os.unlink(temporary)
-                raise
+            aside = os.path.join(self.log_dir, self.NAME_METRICS_ASIDE)
+            os.replace(self.metrics_file_path, aside)
+            rank_zero_info("%s is of a run that left no checkpoint; it is %s now.", self.metrics_file_path, aside)
+            return
+        with _locked(self.log_dir):
+            length = self._open() - self._header_size()
+            same = self._columns[: len(state["columns"])] == state["columns"] and length >= state["bytes"]
+            if not same or self._sum_rows(0, state["bytes"], 0) != state["checksum"]:
+                return
+            if length == state["bytes"] and self._columns == state["columns"]:
+                return
+            with open(self.metrics_file_path, "rb") as file:
+                file.seek(self._header_size() + state["bytes"])
+                dropped = file.read().count(b"\n")
+            self._rewrite(state["columns"], state["bytes"])
+        rank_zero_info("Dropped %d rows of %s that came after the checkpoint.", dropped, self.metrics_file_path)
+
+    def _sum_rows(self, start: int, end: int, checksum: int) -> int:
+        """The checksum of the rows up to byte `end`, given that of those before byte `start`."""
+        sums = [checksum]
+        with open(self.metrics_file_path, "rb") as file:
+            file.seek(self._header_size() + start)
+            _copy(file, end - start, lambda part: sums.append(zlib.crc32(part, sums[-1])))
+        return sums[-1]
 
     def save(self) -> None:
         """Write `hparams.yaml`, if there are hyperparameters that it lacks, and flush the rows."""
@@ -165,6 +222,13 @@ class ExperimentWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _copy(source: IO[bytes], length: int, write: Callable[[bytes], Any]) -> None:
+    """Give `write` the next `length` bytes, in parts."""
+    while part := source.read(min(length, 1 << 20)):
+        write(part)
+        length -= len(part)
 
 
 def _text(value: Any) -> Any:
@@ -242,10 +306,16 @@ class CSVLogger(FolderLogger):
     def save(self) -> None:
         self.experiment.save()
 
+    def state_dict(self) -> dict[str, Any]:
+        return self.experiment.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.experiment.load_state_dict(state_dict)
+
     def finalize(self, status: str) -> None:
         if self._experiment is not None:
             self._experiment.save()
             self._experiment.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_experiment": None}  # it has an open file
+        return {**super().__getstate__(), "_experiment": None}  # it has an open file

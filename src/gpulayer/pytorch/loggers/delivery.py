@@ -51,6 +51,19 @@ class Delivery:
             if overridden("after_save_checkpoint", outlet.logger, Logger):
                 outlet.give("checkpoint", partial(outlet.logger.after_save_checkpoint, callback))
 
+    def state_dict(self) -> list[dict[str, Any]]:
+        """How far each logger is, for a checkpoint."""
+        return [outlet.state_dict() for outlet in self._current()]
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Bring the loggers back to where they were when a checkpoint was written."""
+        for outlet, state in zip(self._current(), states, strict=False):
+            outlet.attempt(partial(outlet.logger.load_state_dict, state))
+
+    def begin_anew(self) -> None:
+        """Tell the loggers that the run that went before left no checkpoint, and is done again."""
+        self.load_state_dict([{} for _ in self._trainer.loggers])
+
     def finalize(self, status: str) -> None:
         """The run is over: give the loggers what still waits, finalize them, and say what they lack."""
         outlets = {**self._outlets, **{id(outlet.logger): outlet for outlet in self._current()}}
@@ -101,6 +114,12 @@ class Outlet:
             self.deliver()
         if len(self.waiting) > MOST_WAITING:
             self.lost[self.waiting.popleft().kind] += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the logger is; nothing if it cannot say."""
+        state: dict[str, Any] = {}
+        self.attempt(lambda: state.update(self.logger.state_dict()))
+        return state
 
     def deliver(self, at_end: bool = False) -> bool:
         """One try: give the logger what waits, oldest first, until nothing waits or it fails.

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from typing import IO, Any
 
 import fsspec
 
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.loggers.logger import Logger
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+UNFINISHED = ".unfinished"  # lies in the folder of a run that trains, when it is locked, or was cut off
 
 
 class FolderLogger(Logger):
@@ -30,6 +39,7 @@ class FolderLogger(Logger):
         self._name = name
         self._version = version
         self._prefix = prefix
+        self._mark: IO[bytes] | None = None
 
     @property
     def name(self) -> str | None:
@@ -68,6 +78,40 @@ class FolderLogger(Logger):
         """Whether `save_dir` is a URL."""
         return "://" in self._save_dir
 
+    def go_on_in_folder(self) -> None:
+        """Take the folder of the newest run that was cut off, if the version is still to be chosen.
+
+        The one of a run that is over, or that another process is at, is not taken.
+        """
+        root = self._from_start(self.root_dir)
+        if self._version is not None or self.remote or fcntl is None or not os.path.isdir(root):
+            return
+        for version in sorted(_versions(os.listdir(root)), reverse=True):
+            self._mark = lock(os.path.join(root, f"version_{version}", UNFINISHED), new=False)
+            if self._mark is not None:
+                self._version = version
+                return
+
+    def begin(self) -> None:
+        """Mark the folder: a run trains in it."""
+        if self._mark is None and not self.remote and fcntl is not None and os.path.isdir(self.folder):
+            self._mark = lock(os.path.join(self.folder, UNFINISHED), new=True)
+
+    def end(self, well: bool) -> None:
+        """The run is over; one that did not end well can be gone on with.
+
+        Args:
+            well: whether nothing cut it off.
+        """
+        if self._mark is not None:
+            with self._mark, suppress(OSError):
+                if well:
+                    os.unlink(self._mark.name)
+            self._mark = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mark": None}
+
     def _from_start(self, path: str) -> str:
         return path if self.remote else os.path.join(self._started_in, path)
 
@@ -87,11 +131,35 @@ def claim_version(root: str) -> int:
     filesystem, folder = fsspec.core.url_to_fs(root)
     filesystem.makedirs(folder, exist_ok=True)
     names = [path.rstrip("/").rpartition("/")[2] for path in filesystem.ls(folder, detail=False)]
-    taken = [int(name[8:]) for name in names if name.startswith("version_") and name[8:].isdigit()]
-    version = max(taken, default=-1) + 1
+    version = max(_versions(names), default=-1) + 1
     while True:
         try:
             filesystem.mkdir(f"{folder}/version_{version}", create_parents=False)
             return version
         except FileExistsError:
             version += 1
+
+
+def _versions(names: list[str]) -> list[int]:
+    return [int(name[8:]) for name in names if name.startswith("version_") and name[8:].isdigit()]
+
+
+def lock(path: str, new: bool) -> IO[bytes] | None:
+    """Open a file that no other process may lock meanwhile; the lock ends with the process, however it ends.
+
+    Args:
+        path: of a local file.
+        new: whether to make it, if it is not there.
+
+    Returns:
+        The file; None if it is not there, is locked, or cannot be.
+    """
+    file = None
+    try:
+        file = open(path, "ab" if new else "rb+")  # noqa: SIM115 - open as long as the lock is to hold
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not `flock`, which workers that outlive the process hold
+    except OSError:
+        if file is not None:
+            file.close()
+        return None
+    return file

@@ -87,6 +87,17 @@ class Logger(ABC):
             input_array: what its `forward` takes; None: its `example_input_array`.
         """
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of how far this logger is, in plain data; nothing by default."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The run goes on from a checkpoint: what was taken since it was written comes again.
+
+        Args:
+            state_dict: what `state_dict` returned; empty if there was no checkpoint yet, and the run begins anew.
+        """
+
     def save(self) -> None:
         """Write what is held in memory."""
 

@@ -191,7 +191,7 @@ class TensorBoardLogger(FolderLogger):
                 raise
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_experiment": None}  # it has a thread and open files
+        return {**super().__getstate__(), "_experiment": None}  # it has a thread and open files
 
 
 def _check_room(folder: str) -> None:

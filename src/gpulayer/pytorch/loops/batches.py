@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
+from gpulayer.fabric.utilities.seed import HostStates, isolate_rng, set_rng_states
 from gpulayer.pytorch.core.combined_loader import CombinedLoader
-from gpulayer.pytorch.core.resume import Resumable
+from gpulayer.pytorch.core.resume import Resumable, knows_its_place
 
 END = object()
 
@@ -50,6 +52,11 @@ class Batches:
         self.resumable = Resumable(loader)
         self.start = 0  # how many to skip, once: those that a checkpoint counts as done
         self.is_last = False
+        self._handed: HandedOver | None = None  # the iterator, where the step takes it
+        self._loaded: dict[str, Any] | None = None  # what a checkpoint said, until the next pass
+        self._fetched = 0  # how many batches of the epoch were fetched, without the one before its turn
+        self._before_this: dict[str, Any] | None = None  # the state when the last of them was fetched,
+        self._before: dict[str, Any] | None = None  # and when the one before its turn was
 
     @property
     def count(self) -> int | float:
@@ -58,14 +65,18 @@ class Batches:
             return self.length
         return float("inf") if self.limit is None else self.limit
 
-    def set_epoch(self, epoch: int) -> None:
-        """Tell the samplers the epoch, as distributed ones need it to shuffle anew; some change their length, too."""
+    def samplers(self) -> list[Any]:
+        """The samplers of all loaders."""
         samplers: dict[int, Any] = {}
         for loader in [self.loader] if self.stream is None else self.stream.flattened:
             batch_sampler = getattr(loader, "batch_sampler", None)
             for sampler in (getattr(loader, "sampler", None), getattr(batch_sampler, "sampler", None), batch_sampler):
                 samplers[id(sampler)] = sampler
-        for sampler in samplers.values():
+        return list(samplers.values())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the samplers the epoch, as distributed ones need it to shuffle anew; some change their length, too."""
+        for sampler in self.samplers():
             if callable(getattr(sampler, "set_epoch", None)):
                 sampler.set_epoch(epoch)
         if self.measure is not None:
@@ -77,27 +88,56 @@ class Batches:
             return self.stream.batches(start)
         if not start:
             self.resumable.restart()
-        return self.resumable.begin(start, skip=start)
+        return self.resumable.begin(start, skip=start, watched=self.length is None)
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        """Where each loader is in its pass, for a checkpoint."""
-        return [part.state_dict() for part in self._parts()]
+    def state_dict(self, done: int) -> dict[str, Any]:
+        """How far the pass is and where each loader is in it, for a checkpoint.
 
-    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        A batch that was fetched before its turn, or that an error broke off, is not kept: it is fetched again, from the
+        states of the moment in which it was.
+
+        Args:
+            done: how many batches of the epoch are done.
+        """
+        if self._loaded is not None:
+            return self._loaded
+        taken = None if self._handed is None else self._handed.taken
+        broken_off = self._handed is None and done < self._fetched
+        if noted := self._before_this if broken_off else self._before:
+            return {**noted, "taken": taken}
+        return {"taken": taken, "before": None, "parts": [part.state_dict() for part in self._parts()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next pass goes on from what `state_dict` returned."""
         parts = self._parts()
-        if len(states) == len(parts):
-            for part, state in zip(parts, states, strict=True):
-                part.load_state_dict(state)
+        if len(state["parts"]) == len(parts):
+            self._loaded = state
+            for part, own in zip(parts, state["parts"], strict=True):
+                part.load_state_dict(own)
+
+    def load_places(self, places: list[Any]) -> None:
+        """The next pass goes on from what the loaders themselves said, in a checkpoint of Lightning's."""
+        parts = [part for part in self._parts() if knows_its_place(part.loader)]
+        if len(places) == len(parts):
+            for part, place in zip(parts, places, strict=True):
+                part.load_place(place)
+
+    def leave(self) -> None:
+        """The pass is over, though there may be batches left."""
+        self._before = self._before_this = None
+        self._fetched = 0
 
     def _parts(self) -> list[Resumable]:
         return [self.resumable] if self.stream is None else self.stream.parts
 
     def __iter__(self) -> Iterator[tuple[Any, int]]:
         start, self.start = self.start, 0
-        if self.as_iterator:
-            return self._by_handing_over(start)
-        return self._ahead(start) if self.length is None else self._known(start, self.length)
+        loaded, self._loaded = self._loaded, None
+        before = loaded["before"] if start and loaded is not None else None
+        if not self.as_iterator:
+            return self._ahead(start, before) if self.length is None else self._known(start, self.length)
+        taken = loaded["taken"] if start and loaded is not None else None
+        return self._by_handing_over(start, start if taken is None else taken, before)
 
     def _known(self, start: int, length: int) -> Iterator[tuple[Any, int]]:
         move, last, i = self.move, length - 1, start - 1
@@ -112,20 +152,43 @@ class Batches:
                 "the right `__len__`, or none."
             )
 
-    def _ahead(self, start: int) -> Iterator[tuple[Any, int]]:
-        most = None if self.limit is None else self.limit - start
-        source, move, i = islice(self._from(start), most), self.move, start
-        ahead = next(source, END)
+    def _ahead(self, start: int, before: dict[str, Any] | None) -> Iterator[tuple[Any, int]]:
+        """Fetch one batch before its turn.
+
+        Args:
+            start: how many batches are done.
+            before: the random states from which the first of the others was fetched, if it was.
+        """
+        with isolate_rng() if before is not None else nullcontext():
+            if before is not None:
+                set_rng_states(before)
+            most = None if self.limit is None else self.limit - start
+            states, parts = HostStates(), self._parts()
+            self._before = {"before": states.take(), "parts": [part.state_dict() for part in parts]}
+            source, move, i = islice(self._from(start), most), self.move, start
+            ahead = next(source, END)
         while ahead is not END:
+            self._before_this = self._before
+            self._before = {"before": states.take(), "parts": [part.note() for part in parts]}
             batch, ahead = ahead, next(source, END)
-            self.is_last = ahead is END
+            self._fetched, self.is_last = i + 1, ahead is END
+            if self.is_last:
+                self._before = None
             yield (batch if move is None else move(batch)), i
             i += 1
 
-    def _by_handing_over(self, start: int) -> Iterator[tuple[Any, int]]:
-        """Give the step the iterator itself, as often as it has batches left; one step may take several."""
-        inner = self._ahead(start) if self.length is None else self._known(start, self.length)
-        handed = HandedOver(inner)
+    def _by_handing_over(
+        self, start: int, taken: int, before: dict[str, Any] | None
+    ) -> Iterator[tuple[HandedOver, int]]:
+        """Give the step the iterator itself, as often as it has batches left; one step may take several.
+
+        Args:
+            start: how many steps are done.
+            taken: how many batches these took.
+            before: as in `_ahead`.
+        """
+        inner = self._ahead(taken, before) if self.length is None else self._known(taken, self.length)
+        handed = self._handed = HandedOver(inner, taken=taken)
         i = start
         while handed.has_more():
             yield handed, i
@@ -135,7 +198,8 @@ class Batches:
 class HandedOver:
     """What a step that takes `dataloader_iter` gets: `batch, batch_idx, dataloader_idx = next(dataloader_iter)`."""
 
-    def __init__(self, inner: Iterator[tuple[Any, int]], dataloader_idx: int = 0) -> None:
+    def __init__(self, inner: Iterator[tuple[Any, int]], dataloader_idx: int = 0, taken: int = 0) -> None:
+        self.taken = taken  # how many batches of the pass
         self._inner = inner
         self._dataloader_idx = dataloader_idx
         self._ahead: Any = None
@@ -154,4 +218,5 @@ class HandedOver:
         if not self.has_more():
             raise StopIteration
         (self.batch, i), self._ahead = self._ahead, None
+        self.taken += 1
         return self.batch, i, self._dataloader_idx

@@ -21,7 +21,7 @@ def evaluate(run: Run, evaluation: Evaluation | None, owed_at: int | None = None
         The metrics, one dict for each loader.
     """
     assert evaluation is not None
-    results, at, counts = run.results, run.progress, evaluation.counts
+    results, at, counts, ending = run.results, run.progress, evaluation.counts, run.ending
     step, several = evaluation.step, evaluation.several
     on_batch_start, on_batch_end = evaluation.on_batch_start, evaluation.on_batch_end
     stepping = results.stepping[evaluation.stage]
@@ -43,6 +43,8 @@ def evaluate(run: Run, evaluation: Evaluation | None, owed_at: int | None = None
                 on_batch_end(output, *args)
                 if stepping:
                     results.evaluation_step_done(evaluation.stage, before + i)
+                if ending.error is not None:  # a signal came
+                    raise ending.error
             counts.loader_done(index, i + 1)
         results.end(evaluation.stage)
         evaluation.on_epoch_end()

@@ -7,6 +7,7 @@ fields of `Run` are ready-made callables, and a hook that nobody overrides is a 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
+from gpulayer.fabric.utilities.seed import isolate_rng
 from gpulayer.pytorch.loops.evaluate import evaluate
 from gpulayer.pytorch.loops.hooks import nothing
 from gpulayer.pytorch.loops.progress import Position
@@ -29,7 +31,8 @@ def fit(run: Run) -> None:
     stepping = results.stepping["train"]  # what was logged with on_step
     if run.done() and not at.mid_epoch:
         return
-    hooks.on_train_start()
+    with isolate_rng() if run.resumed else nullcontext():  # what the hook drew counts in the process before
+        hooks.on_train_start()
     while at.mid_epoch or not run.done():
         more, before = start_epoch(run), at.batch
         train, accumulate, skipped = run.train, run.trainer.accumulate_grad_batches, False
@@ -144,6 +147,7 @@ def start_epoch(run: Run) -> bool:
         Whether the epoch has batches to train; a resumed one may be at its end.
     """
     at = run.progress
+    run.end_if_asked()
     run.restart_clock()
     run.reload_train()
     run.resolve_hooks()
@@ -154,16 +158,18 @@ def start_epoch(run: Run) -> bool:
         return False
     if not at.ended:
         at.last_batch = False
-        run.hooks.on_train_epoch_start()
+        with isolate_rng() if at.mid_epoch else nullcontext():
+            run.hooks.on_train_epoch_start()
         run.resolve_hooks()
         run.bind_optimizer()
-    stepped = at.ended or at.batch_in_epoch % run.trainer.accumulate_grad_batches == 0
-    return not finish_batch(run, step_now=stepped) and not at.ended
+    return not finish_batch(run, step_now=run.ends_window()) and not at.ended
 
 
 def finish_batch(run: Run, step_now: bool) -> bool:
     """What a finished batch owes: validation, then the schedulers that watch a metric. Returns whether to stop."""
     at = run.progress
+    if run.ending.error is not None:  # a signal came; a resumed run begins here
+        raise run.ending.error
     if run.validates and at.position == Position.BATCH and run.validation_due():
         run.results.fx = None
         with run.validating():
@@ -185,6 +191,7 @@ def finish_batch(run: Run, step_now: bool) -> bool:
 def finish_epoch(run: Run, skipped: bool) -> None:
     """The epoch's metrics and last hooks, the schedulers that watch a metric, the count."""
     at, results, schedulers = run.progress, run.results, run.schedulers
+    run.train.leave()
     results.end("train")
     if at.position != Position.EPOCH:
         if skipped and at.step > at.epoch_start_step:  # the loop moves them after the last batch, which did not come

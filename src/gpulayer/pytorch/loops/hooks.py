@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpulayer.pytorch.core.callback import Callback, Monitor
+from gpulayer.pytorch.core.callback import Callback, Checkpoint, Monitor
 from gpulayer.pytorch.core.hooks import overridden
 from gpulayer.pytorch.core.module import Module
 
@@ -30,7 +30,9 @@ SHARED = (
     "on_predict_batch_start on_predict_batch_end"
 ).split()
 CALLBACKS_ONLY = ("on_sanity_check_start", "on_sanity_check_end")
-MONITORS_LAST = frozenset({"on_train_epoch_end"})
+# Hooks in which some callbacks come after the module: those that decide on what it logged there, and those that save,
+# for a resumed run calls none of the hooks of a moment that its checkpoint was written in.
+LATE = {"on_train_epoch_end": Monitor, "on_train_batch_end": Checkpoint, "on_validation_end": Checkpoint}
 
 
 def nothing(*_: Any) -> None:
@@ -52,7 +54,7 @@ class Hooks:
             callback._module_of_run = module  # for its `log`
         for name in (*SHARED, *CALLBACKS_ONLY):
             users = [callback for callback in self.callbacks if overridden(name, callback, Callback)]
-            late = [user for user in users if name in MONITORS_LAST and isinstance(user, Monitor)]
+            late = [user for user in users if name in LATE and isinstance(user, LATE[name])]
             calls = [bound(user, name, trainer, module) for user in users if user not in late]
             own = getattr(module, name) if name not in CALLBACKS_ONLY and overridden(name, module, Module) else None
             after = [bound(user, name, trainer, module) for user in late]

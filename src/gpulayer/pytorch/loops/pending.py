@@ -18,8 +18,8 @@ class Pending:
     numbers: dict[str, float]
     vector: Tensor | None
     copied: torch.cuda.Event | None
-    step: int = 0
-    epoch: int = 0
+    step: int
+    epoch: int
 
     def metrics(self) -> dict[str, float]:
         """The numbers; the copy, begun a step ago, is over by now."""
@@ -30,12 +30,14 @@ class Pending:
         return self.numbers
 
 
-def start_copy(values: Mapping[str, Any], device: torch.device) -> Pending:
+def start_copy(values: Mapping[str, Any], device: torch.device, step: int = 0, epoch: int = 0) -> Pending:
     """Stack the tensors into one vector and begin its copy to the host, without waiting on a GPU.
 
     Args:
         values: scalar tensors and numbers.
         device: where the tensors are.
+        step: the step that they are from.
+        epoch: its epoch.
     """
     numbers = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
@@ -48,7 +50,7 @@ def start_copy(values: Mapping[str, Any], device: torch.device) -> Pending:
             vector = pinned.copy_(vector, non_blocking=True)
             copied = torch.cuda.Event()
             copied.record()
-    return Pending(list(tensors), dict.fromkeys(values, 0.0) | numbers, vector, copied)
+    return Pending(list(tensors), dict.fromkeys(values, 0.0) | numbers, vector, copied, step, epoch)
 
 
 def stacked(values: list[Tensor], device: torch.device) -> Tensor:

@@ -19,7 +19,7 @@ def predict(run: Run, evaluation: Evaluation | None, keep: bool) -> list[list[An
         For each loader the predictions of its batches; empty lists if they are not kept.
     """
     assert evaluation is not None
-    results, counts = run.results, evaluation.counts
+    results, counts, ending = run.results, evaluation.counts, run.ending
     step, several = evaluation.step, evaluation.several
     on_batch_start, on_batch_end = evaluation.on_batch_start, evaluation.on_batch_end
     kept: list[list[Any]] = [[] for _ in evaluation.loaders]
@@ -40,6 +40,8 @@ def predict(run: Run, evaluation: Evaluation | None, keep: bool) -> list[list[An
                 on_batch_end(prediction, *args)
                 if keep:
                     kept[index].append(prediction)
+                if ending.error is not None:  # a signal came
+                    raise ending.error
             counts.loader_done(index, i + 1)
         results.fx = None
         evaluation.on_epoch_end()

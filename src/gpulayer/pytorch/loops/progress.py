@@ -50,6 +50,7 @@ class Progress:
         epoch_start_scheduler_steps: `scheduler_steps` at the start of this epoch.
         last_batch: whether the current batch is the epoch's last.
         ended: whether that batch is done.
+        stepped: whether an optimizer step was due after the last finished batch; None if that is not known.
         position: what the last finished batch still owes.
         validation: of the validations within training.
     """
@@ -64,6 +65,7 @@ class Progress:
     epoch_start_scheduler_steps: int = 0
     last_batch: bool = False
     ended: bool = False
+    stepped: bool | None = None
     position: str = Position.READY
     validation: Evaluated = field(default_factory=Evaluated)
     validate: Evaluated = field(default_factory=Evaluated)
@@ -75,12 +77,18 @@ class Progress:
         """Whether an epoch has begun and is not over."""
         return self.batch_in_epoch > 0 or self.position != Position.READY
 
+    @property
+    def within_epoch(self) -> bool:
+        """Whether nothing is owed and the next batch, if not begun, is one of the same epoch."""
+        return self.position == Position.READY and self.batch_in_epoch > 0 and not self.ended
+
     def batch_done(self, step_due: bool) -> None:
         """Count a batch; `step_due`: it ended a window of accumulated batches."""
         self.batch += 1
         self.batch_in_epoch += 1
         self.window += step_due
         self.ended = self.last_batch
+        self.stepped = step_due
         self.position = Position.BATCH
 
     def epoch_done(self) -> None:
@@ -94,6 +102,7 @@ class Progress:
         self.epoch_start_step = self.step
         self.epoch_start_scheduler_steps = self.scheduler_steps
         self.ended = False
+        self.stepped = None
         self.position = Position.READY
 
 
@@ -104,12 +113,15 @@ def _counts(total: int, current: int, *names: str) -> dict[str, dict[str, int]]:
 _EVALUATION = ("ready", "completed", "started", "processed")
 
 
-def loops_state(at: Progress, manual: bool) -> dict[str, Any]:
-    """The "loops" part of a checkpoint, in Lightning's layout.
+def loops_state(at: Progress, manual: bool, stepped: bool = False, validating: bool = False) -> dict[str, Any]:
+    """The "loops" part of a checkpoint, in Lightning's layout, with its four counters as Lightning has them.
 
     Args:
         at: the progress.
         manual: whether the module steps its optimizers itself: Lightning counts those apart.
+        stepped: whether an optimizer step was due after the last finished batch. Lightning counts it when it goes on
+            from a checkpoint of mid-epoch.
+        validating: whether the hooks of that batch's end are over, for a validation is running.
     """
     in_epoch = at.step - at.epoch_start_step
     automatic_steps, automatic_in_epoch = (0, 0) if manual else (at.step, in_epoch)
@@ -117,6 +129,11 @@ def loops_state(at: Progress, manual: bool) -> dict[str, Any]:
     begun = at.epoch + at.mid_epoch
     processed = at.epoch + (at.position == Position.EPOCH)
     epochs = {"ready": begun, "completed": at.epoch, "started": begun, "processed": processed}
+    batches = _counts(at.batch, at.batch_in_epoch, *_EVALUATION)
+    for counts in batches.values():
+        counts["completed"] -= at.position == Position.BATCH and not validating
+        counts["ready"] += at.within_epoch
+    late = stepped and (at.within_epoch or at.position in (Position.BATCH, Position.VALIDATED))
 
     def evaluation(done: Evaluated) -> dict[str, Any]:
         return {**_counts(done.total, done.current, *_EVALUATION), "is_last_batch": done.total > 0}
@@ -124,11 +141,8 @@ def loops_state(at: Progress, manual: bool) -> dict[str, Any]:
     return {
         "fit_loop": {
             "state_dict": {},
-            "epoch_loop.state_dict": {"_batches_that_stepped": at.window},
-            "epoch_loop.batch_progress": {
-                **_counts(at.batch, at.batch_in_epoch, *_EVALUATION),
-                "is_last_batch": at.ended,
-            },
+            "epoch_loop.state_dict": {"_batches_that_stepped": at.window - late},
+            "epoch_loop.batch_progress": {**batches, "is_last_batch": at.ended},
             "epoch_loop.scheduler_progress": _counts(
                 at.scheduler_steps, at.scheduler_steps - at.epoch_start_scheduler_steps, "ready", "completed"
             ),
@@ -156,14 +170,14 @@ def loops_state(at: Progress, manual: bool) -> dict[str, Any]:
     }
 
 
-def load_loops_state(at: Progress, checkpoint: dict[str, Any], position: str | None) -> None:
+def load_loops_state(at: Progress, checkpoint: dict[str, Any]) -> None:
     """Set the counters of training from a checkpoint of ours or of Lightning's.
 
     Args:
         at: the progress to set.
         checkpoint: the checkpoint; without a "loops" part its epoch and global_step are taken.
-        position: what our own checkpoints keep beyond Lightning's layout; None for one of Lightning's.
     """
+    own = checkpoint.get("gpulayer", {})
     loop = checkpoint.get("loops", {}).get("fit_loop")
     at.restart_epoch()
     if not loop:
@@ -178,20 +192,28 @@ def load_loops_state(at: Progress, checkpoint: dict[str, Any], position: str | N
     at.epoch = epochs["completed"]
     at.batch = batches["total"]["processed"]
     at.batch_in_epoch = batches["current"]["processed"]
-    at.last_batch = at.ended = bool(batches.get("is_last_batch", False))
-    at.step = automatic["total"]["completed"] + manual["total"]["completed"]
-    at.epoch_start_step = at.step - automatic["current"]["completed"] - manual["current"]["completed"]
-    at.window = loop["epoch_loop.state_dict"].get("_batches_that_stepped", at.step)
+    begun = batches["current"]["ready"] > at.batch_in_epoch  # another batch, which is not done
+    at.last_batch = at.ended = bool(batches["is_last_batch"]) and not begun
+    steps = max(automatic, manual, key=lambda counts: int(counts["total"]["completed"]))
+    at.step = steps["total"]["completed"]
+    at.epoch_start_step = at.step - steps["current"]["completed"]
     moves = loop["epoch_loop.scheduler_progress"]
     at.scheduler_steps = moves["total"]["completed"]
     at.epoch_start_scheduler_steps = at.scheduler_steps - moves["current"]["completed"]
-    validation = loop.get("epoch_loop.val_loop.batch_progress", {"total": {"processed": 0}})
+    validation = loop["epoch_loop.val_loop.batch_progress"]
     at.validation.total = validation["total"]["processed"]
-    if position is not None:
-        at.position = position
+    stepped = loop["epoch_loop.state_dict"]["_batches_that_stepped"]
+    lags = not begun and stepped < (at.batch if steps is manual else at.step)
+    if own:
+        at.position, at.window, at.stepped = own["position"], own["window"], own.get("stepped")
     elif epochs["processed"] > epochs["completed"]:
-        at.position = Position.EPOCH
+        at.position, at.window = Position.EPOCH, stepped
+    elif epochs["completed"] == epochs["started"]:  # between two epochs, or after the last
+        at.window = stepped
+        at.restart_epoch()
     else:
-        at.position = Position.READY
-        if epochs["completed"] == epochs["started"]:  # written between two epochs, or after the last
-            at.restart_epoch()
+        at.window = stepped + lags
+        if at.batch_in_epoch > batches["current"]["completed"] or (lags and not validation["is_last_batch"]):
+            at.position = Position.BATCH
+        else:
+            at.position = Position.VALIDATED if lags else Position.READY

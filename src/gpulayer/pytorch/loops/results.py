@@ -82,6 +82,7 @@ class Results:
         self.pending: Pending | None = None
         self._ambiguous = False
         self._restored: dict[Key, dict[str, Any]] = {}  # what a checkpoint held for slots that are yet to be made
+        self._rest: dict[Key, Slot] = {}  # those of names that the rest of a resumed epoch did not log again
 
     # -- gathering ---------------------------------------------------------------------------------------------------
 
@@ -184,17 +185,17 @@ class Results:
         if self.pending is not None:
             self.deliver()
         stepping = self.stepping["train"]
-        if not stepping or self.send is None or not self.log_every_n_steps:
+        if not (stepping or self._restored) or self.send is None or not self.log_every_n_steps:
             return
         if window % self.log_every_n_steps and not last:
             return
-        due = [slot for slot in stepping if slot.unsent and slot.to_loggers]
+        due = [slot for slot in [*stepping, *self._not_logged_again()] if slot.unsent and slot.to_loggers]
         if not due:
             return
         for slot in due:
             slot.unsent = False
-        self.pending = start_copy({slot.step_name: slot.value for slot in due}, self.device)
-        self.pending.step, self.pending.epoch = window - 1, epoch
+        values = {slot.step_name: slot.value for slot in due}
+        self.pending = start_copy(values, self.device, window - 1, epoch)
         if self.pending.copied is None:
             self.deliver()
 
@@ -259,25 +260,59 @@ class Results:
                 by_loader.setdefault(slot.loader, {})[slot.epoch_name] = float(metrics[slot.epoch_name])
             slot.clear()
         self.ended = None
+        self._rest = {key: slot for key, slot in self._rest.items() if slot.unsent}
         return by_loader
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
-        """What the running epoch of training has gathered so far, in plain numbers, and in objects of torchmetrics."""
+    def state_dict(self, window: int, epoch: int, owed: bool) -> dict[str, Any]:
+        """What the running epoch of training has gathered so far, in plain numbers, and in objects of torchmetrics.
+
+        Args:
+            window: how many optimizer steps are done.
+            epoch: the epoch's number.
+            owed: the last of them was just done, and its values are yet to be sent to loggers, if it is a log point.
+        """
+        log_point = owed and self.log_every_n_steps and window % self.log_every_n_steps == 0
+        due = [slot for slot in self.stepping["train"] if log_point and slot.unsent and slot.to_loggers]
         slots = [
-            {"key": list(key), "options": plain_options(slot.options), **slot.state_dict()}
-            for key, slot in self.slots.items()
+            {
+                "key": list(key),
+                "options": plain_options(slot.options),
+                **slot.state_dict(),
+                **({"value": None} if slot in due else {}),  # it is in the row that is owed
+            }
+            for key, slot in {**self._rest, **self.slots}.items()
             if slot.stage == "train" and (slot.filled or slot.unsent)
         ]
+        pending = [] if self.pending is None else [self.pending]
+        if due:
+            values = {slot.step_name: slot.value for slot in due}
+            pending.append(start_copy(values, self.device, window - 1, epoch))
+        rows = [{"metrics": dict(one.metrics()), "step": one.step, "epoch": one.epoch} for one in pending]
         over = [slot.metric for stage in ("validation", "test") for slot in self.stages[stage] if slot.filled]
-        return {"slots": slots, "metrics": metric_states(self.module, without=over) if self.module is not None else {}}
+        metrics = metric_states(self.module, without=over) if self.module is not None else {}
+        return {"slots": [*slots, *self._restored.values()], "metrics": metrics, "rows": rows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned; each slot is taken up when its name is logged again."""
         self._restored = {tuple(slot["key"]): slot for slot in state["slots"]}
         if self.module is not None:
             load_metric_states(self.module, state["metrics"])
+        if self.send is not None:
+            for row in state.get("rows", []):
+                self.send(row["metrics"], row["step"], row["epoch"])
+
+    def _not_logged_again(self) -> list[Slot]:
+        """Slots, for one log point, of step values that a checkpoint holds and that were not logged since."""
+        slots = []
+        for key, state in self._restored.items():
+            if state["value"] is not None:
+                slot = new_slot(*key, tuple(state["options"]), self.device, metric=state.get("metric") is not None)
+                slot.value, slot.unsent = state["value"], True
+                state["value"] = None
+                slots.append(slot)
+        return slots
 
     def _take_up_the_rest(self) -> None:
         """Make slots, for this epoch alone, of names that a resumed epoch did not log again."""
@@ -292,8 +327,12 @@ class Results:
             slot = new_slot(*key, tuple(options), self.device, metric=path is not None)
             slot.load_state_dict(state)
             if path:
+                slot.path = path
                 slot.value_of(metrics[path])
             self.stages[slot.stage].append(slot)
+            self._rest[key] = slot
+            if slot.unsent:  # until the next log point
+                self.stepping[slot.stage].append(slot)
         self._restored.clear()
 
     def abandon(self) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -31,6 +32,24 @@ def zero_grad(optimizer: Optimizer, batch_idx: int) -> None:
 def step_optimizer(optimizer: Optimizer, closure: Callable[[], Any], **kwargs: Any) -> Any:
     """One step of an optimizer that computes the gradients itself."""
     return optimizer.step(closure=closure, **kwargs)
+
+
+def first_gradient(optimizer: Optimizer) -> Tensor | None:
+    """That of the first parameter that has one."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                gradient: Tensor = parameter.grad
+                return gradient
+    return None
+
+
+class UsedGradients(NamedTuple):
+    """The gradients of an optimizer after its last step, by the first of them."""
+
+    first: ref[Tensor]
+    version: int
+    renewed: bool  # whether they were others than at the step before, so that the module does not go on adding to them
 
 
 @dataclass
@@ -78,6 +97,16 @@ class Evaluation:
 
 
 @dataclass
+class Ending:
+    """What ends a run at its next boundary between two batches, once a signal has asked for that.
+
+    All calls of a Trainer that are made within one another share it.
+    """
+
+    error: BaseException | None = None
+
+
+@dataclass
 class Run:
     """The objects and the ready-made callables of one call."""
 
@@ -86,6 +115,10 @@ class Run:
     hooks: Hooks
     results: Results
     progress: Progress
+    ending: Ending = field(default_factory=Ending)
+    resumed: bool = False  # whether it goes on from a checkpoint
+    # The epoch in which the training loader was made, and the random states then: where it is made more than once.
+    loader_made: tuple[int, dict[str, Any]] | None = None
     train: Batches = field(default_factory=lambda: Batches(None, 0))
     validates: bool = False  # whether there are validations inside fit
     validation: Evaluation | None = None  # such a validation, once its loaders are made
@@ -96,6 +129,7 @@ class Run:
     scheduler_configs: list[LRSchedulerConfig] = field(default_factory=list)
     schedulers: Schedulers = field(default_factory=Schedulers)
     manual: bool = False
+    used_gradients: dict[Optimizer, UsedGradients] = field(default_factory=dict)  # in manual optimization
     validate_every_n_batches: int | None = None  # None: once, after the epoch's last batch
     validate_every: Every | None = None  # in place of that: each time so much time has gone by
     validate_every_n_epochs: int | None = 1  # None: batches are counted across epochs
@@ -137,6 +171,11 @@ class Run:
             return True
         return self.stopping()
 
+    def end_if_asked(self) -> None:
+        """Raise what a signal left behind."""
+        if self.ending.error is not None:
+            raise self.ending.error
+
     def stopping(self) -> bool:
         """Whether training is over, asked after each batch: the steps are done, or someone asked and it may."""
         trainer = self.trainer
@@ -174,6 +213,13 @@ class Run:
         if length is None:
             return accumulate
         return min(accumulate, length - (batch_idx - batch_idx % accumulate))
+
+    def ends_window(self) -> bool:
+        """Whether the batch that was last counted was the last of those that share an optimizer step."""
+        at = self.progress
+        if at.stepped is not None:  # it does not, where it was None in place of a batch
+            return at.stepped
+        return at.ended or at.batch_in_epoch % self.trainer.accumulate_grad_batches == 0
 
     def step_schedulers(self, configs: list[LRSchedulerConfig], count: int) -> None:
         """Move those whose turn it is at `count` steps or epochs."""
@@ -220,8 +266,17 @@ class Run:
             return loss
 
         loss = self.step_optimizer(optimizer, computed, **kwargs)
-        self.progress.step += self.manual
+        if self.manual:
+            self.progress.step += 1
+            self.note_used_gradients(optimizer)
         return loss
+
+    def note_used_gradients(self, optimizer: Optimizer) -> None:
+        """Manual optimization: an optimizer has made a step with its gradients."""
+        gradient, before = first_gradient(optimizer), self.used_gradients.get(optimizer)
+        if gradient is not None:
+            renewed = before is not None and before.first() is not gradient
+            self.used_gradients[optimizer] = UsedGradients(ref(gradient), gradient._version, renewed)
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply every gradient of the optimizer, in place."""

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import os
 import pickle
-import zipfile
 from typing import Any
+
+from torch.utils.data import RandomSampler
 
 import gpulayer
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
-from gpulayer.fabric.utilities.files import damage
+from gpulayer.fabric.utilities.files import damage, exists, is_folder
+from gpulayer.fabric.utilities.plain import beyond_plain
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from gpulayer.fabric.utilities.seed import collect_rng_states, set_rng_states
 from gpulayer.fabric.utilities.warnings import PossibleUserWarning
+from gpulayer.pytorch.callbacks.checkpoint.saves import written_at
 from gpulayer.pytorch.callbacks.model_checkpoint import ModelCheckpoint
 from gpulayer.pytorch.core.callback import Callback
-from gpulayer.pytorch.core.hparams import HyperparametersMixin
-from gpulayer.pytorch.loops.progress import load_loops_state, loops_state
+from gpulayer.pytorch.core.hparams import INIT_ARGUMENTS, HyperparametersMixin
+from gpulayer.pytorch.core.saving import few, load_weights, weights_in
+from gpulayer.pytorch.loops.progress import Position, load_loops_state, loops_state
 from gpulayer.pytorch.loops.run import Run
-from gpulayer.pytorch.trainer import checks
+from gpulayer.pytorch.trainer import checks, gradients, hpc
+from gpulayer.pytorch.trainer.upgrade import LAYOUT_VERSION, VERSION, say_what_is_missing, upgrade
 
-# The layout is that of this version; Lightning reads it to know how to upgrade a file.
-LAYOUT_VERSION = "2.6.6"
+MOST_TOLD = 5  # places in a message
 
 
 def dump(run: Run, weights_only: bool) -> dict[str, Any]:
@@ -36,23 +40,32 @@ def dump(run: Run, weights_only: bool) -> dict[str, Any]:
     """
     trainer, module, at = run.trainer, run.module, run.progress
     strategy, datamodule = trainer.strategy, trainer.datamodule
+    stepped = at.batch_in_epoch > 0 and run.ends_window()
     checkpoint: dict[str, Any] = {
         "epoch": at.epoch,
         "global_step": at.step,
-        "pytorch-lightning_version": LAYOUT_VERSION,
+        VERSION: LAYOUT_VERSION,
         "state_dict": strategy.module_state(module),
-        "loops": loops_state(at, run.manual),
+        "loops": loops_state(at, run.manual, stepped, trainer.validating),
         "gpulayer": {
             "version": gpulayer.__version__,
             "position": at.position,
+            "window": at.window,
+            "stepped": at.stepped,
             "metrics": {name: float(value) for name, value in run.results.refresh().callback.items()},
             "rng": trainer.training_rng or collect_rng_states(),
         },
     }
     if not weights_only:
-        checkpoint["gpulayer"]["results"] = run.results.state_dict()
-        checkpoint["gpulayer"]["loaders"] = run.train.state_dict()
-        checkpoint["gpulayer"]["gradients"] = gathered_gradients(run)
+        owed = stepped and at.position == Position.BATCH
+        checkpoint["gpulayer"]["results"] = run.results.state_dict(at.window, at.epoch, owed)
+        checkpoint["gpulayer"]["loggers"] = trainer.delivery.state_dict()
+        loaders = checkpoint["gpulayer"]["loaders"] = run.train.state_dict(at.batch_in_epoch)
+        if not at.ended and (places := [one["place"] for one in loaders["parts"] if one["place"] is not None]):
+            checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = places  # where Lightning looks for them
+        if run.loader_made is not None:
+            checkpoint["gpulayer"]["loader_made"] = list(run.loader_made)
+        checkpoint["gpulayer"]["gradients"] = gradients.gathered(run)
         states = {callback.state_key: state for callback in trainer.callbacks if (state := callback.state_dict())}
         checkpoint["callbacks"] = states
         checkpoint["optimizer_states"] = [strategy.optimizer_state(optimizer) for optimizer in run.optimizers]
@@ -68,19 +81,14 @@ def dump(run: Run, weights_only: bool) -> dict[str, Any]:
         for callback in trainer.callbacks:
             callback.on_save_checkpoint(trainer, module, checkpoint)
     module.on_save_checkpoint(checkpoint)
+    tell_of_objects(checkpoint)
     return checkpoint
-
-
-def gathered_gradients(run: Run) -> dict[str, Any]:
-    """Gradients that wait for the other batches of their optimizer step; none if the last batch was one's last."""
-    gathers = not run.manual and not run.progress.ended
-    if not gathers or run.progress.batch_in_epoch % run.trainer.accumulate_grad_batches == 0:
-        return {}
-    return {name: weight.grad for name, weight in run.module.named_parameters() if weight.grad is not None}
 
 
 def _add_hparams(checkpoint: dict[str, Any], owner: HyperparametersMixin) -> None:
     checkpoint[owner.CHECKPOINT_HYPER_PARAMS_NAME] = owner._hparams_name
+    if owner._hparams_name != INIT_ARGUMENTS:  # one object, whose attributes Lightning would not find in a dict
+        checkpoint[owner.CHECKPOINT_HYPER_PARAMS_TYPE] = "AttributeDict"
     kept = {name: value for name, value in owner.hparams.items() if _can_be_saved(value)}
     if left := sorted(set(owner.hparams) - set(kept)):
         rank_zero_warn(
@@ -100,18 +108,35 @@ def _can_be_saved(value: Any) -> bool:
     return True
 
 
+def tell_of_objects(checkpoint: dict[str, Any]) -> None:
+    """Say at once what would be refused when the checkpoint is loaded."""
+    found = [(f"`checkpoint{place}`", value) for place, value in beyond_plain(checkpoint)]
+    if not found:
+        return
+    kinds = sorted({f"{kind.__module__}.{kind.__qualname__}" for kind in (class_of(value) for _, value in found)})
+    more = f" and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
+    rank_zero_warn(
+        f"The checkpoint holds more than plain data: {', '.join(place for place, _ in found[:MOST_TOLD])}{more}, of "
+        f"{', '.join(kinds[:MOST_TOLD])}. It will be loaded only by those who trust it: with `weights_only=False`, or "
+        "after `torch.serialization.add_safe_globals([...])` with these classes. Keep numbers, text, lists, dicts, "
+        "tensors, arrays or paths instead, or leave hyperparameters out with `save_hyperparameters(ignore=[...])`."
+    )
+
+
+def class_of(value: Any) -> type:
+    """The class that a pickle of an object names; of a class, itself."""
+    return value if isinstance(value, type) else type(value)
+
+
 def restore_objects(run: Run, checkpoint: dict[str, Any]) -> None:
     """Take back the weights, the datamodule's state and the callbacks' states."""
     trainer, module, datamodule = run.trainer, run.module, run.trainer.datamodule
-    if "state_dict" not in checkpoint:
-        raise MisconfigurationException(
-            f"The checkpoint {trainer.ckpt_path!r} has no 'state_dict'; it holds {sorted(map(str, checkpoint))}. "
-            "Give a file that `trainer.save_checkpoint` or ModelCheckpoint wrote."
-        )
+    weights_in(checkpoint, str(trainer.ckpt_path))
+    upgrade(checkpoint)
     module.on_load_checkpoint(checkpoint)
     if datamodule is not None and (name := type(datamodule).__qualname__) in checkpoint:
         datamodule.load_state_dict(checkpoint[name])
-    module.load_state_dict(checkpoint["state_dict"], strict=module.strict_loading)
+    load_weights(module, checkpoint["state_dict"], module.strict_loading, str(trainer.ckpt_path))
     for callback in trainer.callbacks:
         callback.on_load_checkpoint(trainer, module, checkpoint)
     restore_callbacks(trainer.callbacks, checkpoint.get("callbacks", {}))
@@ -120,11 +145,11 @@ def restore_objects(run: Run, checkpoint: dict[str, Any]) -> None:
 def restore_callbacks(callbacks: list[Callback], states: dict[Any, Any]) -> None:
     """Give each callback the state that lies under its key."""
     for callback in callbacks:
-        state = states.get(callback.state_key, states.get(type(callback)))  # before 1.5 the key was the class
+        state = states.get(callback.state_key, states.get(type(callback).__qualname__))  # as before Lightning 1.5
         if state:
             callback.load_state_dict(dict(state))
-    known = {callback.state_key for callback in callbacks}
-    gone = [str(key) for key in states if key not in known and key not in {type(callback) for callback in callbacks}]
+    known = {key for callback in callbacks for key in (callback.state_key, type(callback).__qualname__)}
+    gone = [str(key) for key in states if key not in known]
     if gone:
         rank_zero_warn(
             f"The checkpoint holds the state of callbacks that this Trainer lacks: {gone}. Their state is not used; "
@@ -139,8 +164,18 @@ def restore_training(run: Run, checkpoint: dict[str, Any]) -> None:
     Raises:
         MisconfigurationException: the checkpoint holds weights only, or another number of optimizers or schedulers.
     """
-    load_loops_state(run.progress, checkpoint, checkpoint.get("gpulayer", {}).get("position"))
-    if "optimizer_states" not in checkpoint:
+    say_what_is_missing(checkpoint)
+    load_loops_state(run.progress, checkpoint)
+    run.resumed = True
+    if made := checkpoint.get("gpulayer", {}).get("loader_made"):
+        run.loader_made = made[0], made[1]
+    lacking = [key for key in ("optimizer_states", "lr_schedulers") if key not in checkpoint]
+    if lacking == ["lr_schedulers"]:
+        raise MisconfigurationException(
+            f"The checkpoint {run.trainer.ckpt_path!r} lacks 'lr_schedulers', so training cannot go on from it; it "
+            f"holds {few(checkpoint)}. Load the weights with `load_from_checkpoint` and start anew."
+        )
+    if lacking:
         raise MisconfigurationException(
             f"The checkpoint {run.trainer.ckpt_path!r} was saved with weights only, so training cannot go on from it. "
             "Load the weights with `load_from_checkpoint` and start anew, or give a full checkpoint."
@@ -160,7 +195,13 @@ def restore_training(run: Run, checkpoint: dict[str, Any]) -> None:
                 "they must be those that the checkpoint was saved with."
             )
         for target, state in zip(objects, states, strict=True):
-            target.load_state_dict(state)
+            try:
+                target.load_state_dict(state)
+            except ValueError as error:
+                raise MisconfigurationException(
+                    f"{type(target).__name__} cannot go on from its state in {run.trainer.ckpt_path!r}: {error}. "
+                    f"`configure_optimizers` must return the {name} that the checkpoint was saved with."
+                ) from error
     precision = run.trainer.strategy.precision
     if state := checkpoint.get(type(precision).__qualname__):
         precision.load_state_dict(state)
@@ -173,16 +214,46 @@ def restore_moment(run: Run, checkpoint: dict[str, Any]) -> None:
     """
     own = checkpoint.get("gpulayer", {})
     run.results.metrics.callback.update(own.get("metrics", {}))
+    run.trainer.delivery.load_state_dict(own.get("loggers", []))
     if "results" in own:
         run.results.load_state_dict(own["results"])
     if "loaders" in own:
         run.train.load_state_dict(own["loaders"])
-    parameters = dict(run.module.named_parameters())
-    for name, gradient in own.get("gradients", {}).items():
-        if name in parameters:
-            parameters[name].grad = gradient.to(parameters[name].device)
+    elif not own:
+        go_on_from_lightning(run, checkpoint)
+    gradients.put_back(run, own.get("gradients", {}))
     if "rng" in own:
         set_rng_states(own["rng"])
+
+
+def go_on_from_lightning(run: Run, checkpoint: dict[str, Any]) -> None:
+    """Tell the loaders where they were, as far as a checkpoint of Lightning's says it, and the user what it lacks."""
+    at, metrics = run.progress, run.results.metrics.callback
+    for state in checkpoint.get("callbacks", {}).values():  # of ModelCheckpoint: the metric that it watches
+        if isinstance(state, dict) and state.get("monitor") and state.get("current_score") is not None:
+            metrics[state["monitor"]] = state["current_score"]
+    for config in run.scheduler_configs:
+        if config.monitor not in metrics and at.position in (Position.VALIDATED, Position.EPOCH):
+            config.strict = False  # its move that is due is left out, with a warning
+    loop = checkpoint.get("loops", {}).get("fit_loop", {})
+    begun = loop.get("epoch_loop.batch_progress", {}).get("current", {}).get("ready", 0) > at.batch_in_epoch
+    places = None if begun else loop.get("state_dict", {}).get("combined_loader")  # that batch is gone from the loader
+    if places:
+        run.train.load_places(places)
+    if not at.batch_in_epoch or at.ended:
+        return
+    if not places and any(isinstance(sampler, RandomSampler) for sampler in run.train.samplers()):
+        rank_zero_warn(
+            "The checkpoint was written in mid-epoch by Lightning, which keeps no random states: the rest of this "
+            "epoch is shuffled anew, so that some of its samples come twice and others not at all.",
+            PossibleUserWarning,
+        )
+    if not run.manual and not run.ends_window():
+        rank_zero_warn(
+            "The checkpoint was written by Lightning in the middle of an accumulated step, whose gradients it does not "
+            "hold: the step is made with those of the batches that are left.",
+            PossibleUserWarning,
+        )
 
 
 def resolve_path(trainer: Any, path: Any, module_given: bool) -> str | None:
@@ -190,18 +261,23 @@ def resolve_path(trainer: Any, path: Any, module_given: bool) -> str | None:
 
     Args:
         trainer: the Trainer.
-        path: a path, "best", "last" or None.
+        path: a path, "best", "last", "hpc" or None.
         module_given: whether the user passed a module to the call; if not, evaluating takes the best checkpoint.
 
     Returns:
         A path, or None for the weights as they are.
 
     Raises:
-        MisconfigurationException: there is no best checkpoint, or the word is unknown.
+        MisconfigurationException: there is no best checkpoint, or none of SLURM's, or the word is unknown.
     """
     fitting = trainer.state.fn == "fit"
     savers = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
     best = next((saver.best_model_path for saver in savers if saver.best_model_path), "")
+    requeued = hpc.to_go_on_from(trainer, path) if fitting else None
+    if path == "hpc":
+        return hpc.newest(trainer)
+    if requeued is not None and path != "last":
+        return requeued
     if path is None:
         evaluates_the_best = not module_given and not fitting and not trainer.fast_dev_run
         return str(best) if evaluates_the_best and best else None
@@ -216,13 +292,18 @@ def resolve_path(trainer: Any, path: Any, module_given: bool) -> str | None:
             )
         return str(best)
     if path == "last":
-        return find_last(savers, trainer)
+        return find_last(savers, trainer, requeued)
     checks.path("ckpt_path", path)
     return str(os.fspath(path))
 
 
-def find_last(savers: list[ModelCheckpoint], trainer: Any) -> str | None:
-    """The newest of the savers' last checkpoints; where that is damaged, the newest good one that there is.
+def find_last(savers: list[ModelCheckpoint], trainer: Any, requeued: str | None) -> str | None:
+    """The newest of the savers' last checkpoints; without one, or where it is damaged, the newest good one of all.
+
+    Args:
+        savers: the callbacks.
+        trainer: the Trainer.
+        requeued: what SLURM's notice wrote, if the job goes on from that.
 
     Returns:
         A path; None, with a line, if there is none yet.
@@ -230,19 +311,24 @@ def find_last(savers: list[ModelCheckpoint], trainer: Any) -> str | None:
     Raises:
         MisconfigurationException: there are some, and all are damaged.
     """
-    last = newest_first({path for saver in savers for path in saver.last_checkpoints(trainer)})
-    if not last:
-        rank_zero_info("`ckpt_path='last'`: there is no last checkpoint yet, so training starts from the beginning.")
-        return None
-    others = {path for one in last for path in beside(one)} - set(last)
+    last = {path for saver in savers for path in saver.last_checkpoints(trainer)} | ({requeued} if requeued else set())
+    others = {path for saver in savers if not saver.save_weights_only for path in saver.all_checkpoints(trainer)} - last
     wrong: dict[str, str] = {}
-    for path in [*last, *newest_first(others)]:
-        if (reason := whats_wrong(path)) is None:
-            if wrong:
-                rank_zero_warn(f"{_listed(wrong)}. Training goes on from the newest good checkpoint, {path!r}.")
-            return path
-        wrong[path] = reason
-    raise MisconfigurationException(f"`ckpt_path='last'`: {_listed(wrong)}. Give another checkpoint as `ckpt_path`.")
+    for path in newest_first(last) + newest_first(others):
+        if (reason := whats_wrong(path)) is not None:
+            wrong[path] = reason
+            continue
+        if wrong:
+            rank_zero_warn(f"{_listed(wrong)}. Training goes on from the newest good checkpoint, {path!r}.")
+        elif path in others:
+            rank_zero_info("`ckpt_path='last'`: training goes on from the newest checkpoint, %s.", path)
+        return path
+    if wrong:
+        raise MisconfigurationException(
+            f"`ckpt_path='last'`: {_listed(wrong)}. Give another checkpoint as `ckpt_path`."
+        )
+    rank_zero_info("`ckpt_path='last'`: there is no last checkpoint yet, so training starts from the beginning.")
+    return None
 
 
 def _listed(wrong: dict[str, str]) -> str:
@@ -250,18 +336,12 @@ def _listed(wrong: dict[str, str]) -> str:
 
 
 def newest_first(paths: set[str]) -> list[str]:
-    """By when they were written."""
-    return sorted(paths, key=os.path.getmtime, reverse=True)
-
-
-def beside(path: str) -> list[str]:
-    """The checkpoints in the folder of one."""
-    folder, ending = os.path.dirname(path), ModelCheckpoint.FILE_EXTENSION
-    return [os.path.join(folder, name) for name in os.listdir(folder or ".") if name.endswith(ending)]
+    """By when they were written; a link to a file that is gone comes last."""
+    return sorted(paths, key=lambda path: written_at(path) or 0.0, reverse=True)
 
 
 def whats_wrong(path: str) -> str | None:
     """Why a checkpoint cannot be read; None if it can."""
-    if os.path.isdir(path):
-        return None  # one in parts
-    return damage(path) if zipfile.is_zipfile(path) else "it is cut short, or no checkpoint"
+    if not exists(path):
+        return "it is a link to a file that is gone"
+    return None if is_folder(path) else damage(path, archive=True)  # a folder is one in parts

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
+from gpulayer.fabric.utilities.seed import collect_rng_states, set_rng_states
 from gpulayer.fabric.utilities.warnings import PossibleUserWarning
 from gpulayer.pytorch.core.hooks import overridden
 from gpulayer.pytorch.core.module import Module
@@ -131,6 +132,11 @@ def load_train(run: Run) -> None:
     trainer, sources = run.trainer, run.trainer.sources
     if run.train.loader is not None:
         return
+    if trainer.reload_dataloaders_every_n_epochs:
+        if run.loader_made is None:
+            run.loader_made = run.progress.epoch, collect_rng_states()
+        else:  # by the process before
+            set_rng_states(run.loader_made[1])
     loader = sources.train.request()
     _, as_iterator = checks.step_arguments(run.module.training_step, "training_step", 1)
     move = sources.mover(trainer.strategy.root_device, trainer.strategy.precision)
@@ -146,13 +152,10 @@ def load_train(run: Run) -> None:
 
 def reload_train(run: Run, every_n_epochs: int) -> Callable[[], None]:
     """What makes the training loader anew, when so many epochs are over since it last was."""
-    made = run.progress.epoch
 
     def reload() -> None:
-        nonlocal made
-        if run.progress.epoch - made >= every_n_epochs:
-            made = run.progress.epoch
-            run.train = Batches(None, 0)
+        if run.loader_made is None or run.progress.epoch - run.loader_made[0] >= every_n_epochs:
+            run.loader_made, run.train = None, Batches(None, 0)
             load_train(run)
             if run.validates:
                 set_validation_interval(run)

@@ -16,6 +16,7 @@ from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import log
 from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.module import Module
+from gpulayer.pytorch.loggers.folders import FolderLogger
 from gpulayer.pytorch.loops.hooks import Hooks
 from gpulayer.pytorch.loops.results import NoResults, Results
 from gpulayer.pytorch.loops.run import Run
@@ -23,6 +24,7 @@ from gpulayer.pytorch.trainer import callables, checkpoint, checks
 from gpulayer.pytorch.trainer.attach import Sources
 from gpulayer.pytorch.trainer.defaults import savers_last
 from gpulayer.pytorch.trainer.prepare import configure_optimizers, evaluation_of, prepare_fit
+from gpulayer.pytorch.trainer.signals import listening
 from gpulayer.pytorch.trainer.states import RunningStage, TrainerFn, TrainerStatus
 
 STAGES = {
@@ -52,64 +54,87 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
     module, strategy, stage = sources.module, trainer.strategy, fn.value
     trainer.state.fn, trainer.state.stage, trainer.state.status = fn, STAGES[fn], TrainerStatus.RUNNING
     trainer.sources = sources
-    try:
-        checks.has_what_it_needs(stage, module, sources.of_call(stage))
-        trainer.name_default_logger(type(module).__name__)
-        path = checkpoint.resolve_path(trainer, ckpt_path, module_given)
-        trainer.ckpt_path = path
-        take_module(trainer, module)
-        trainer.results.abandon()
-        results = trainer.results = make_results(trainer)
-        run = Run(trainer, module, Hooks(trainer, module, [], results), results, trainer.progress)
-        trainer._run = trainer._last = run
-        if fn is TrainerFn.FITTING:
-            trainer._fitted = run
-            if path is None:
-                trainer.progress.restart_epoch()  # which an error may have broken off
-        prepare_data(trainer, module, sources)
-        strategy.setup_environment()
-        set_up(trainer, module, stage)
-        with strategy.root_device, strategy.precision.init_context():
-            module.configure_model()
-        loaded = None
-        if path is not None:
-            loaded = strategy.load(path, "cpu", weights_only)
-            strategy.precision.convert_module(module)  # before it takes the weights, which would be rounded
-            checkpoint.restore_objects(run, loaded)
-        strategy.precision.convert_module(module)  # also what loading made anew
-        module.to(strategy.root_device)
-        if fn is TrainerFn.FITTING:
-            configure_optimizers(run)
-        run.hooks.resolve(trainer.callbacks)
-        if fn is TrainerFn.FITTING:
-            run.hooks.on_fit_start()
-            run.resolve_hooks()
-        log_hyperparameters(trainer, module)
-        if fn is TrainerFn.FITTING:
-            if loaded is not None:
-                checkpoint.restore_training(run, loaded)
-            prepare_fit(run, sources)
-            if loaded is not None:
-                checkpoint.restore_moment(run, loaded)
-        else:
-            run.evaluation = evaluation_of(run, sources, fn)
-        del loaded
-        with torch.enable_grad(), torch.autograd.set_detect_anomaly(trainer.detect_anomaly):
-            yield run
-        if fn is TrainerFn.FITTING:
-            run.hooks.on_fit_end()
-        tear_down(trainer, module, stage)
-        trainer.state.status = TrainerStatus.FINISHED
-    except BaseException as error:
-        trainer.state.status = TrainerStatus.INTERRUPTED
-        tell(trainer, module, error)
-        raise
-    finally:
-        if fn is not TrainerFn.FITTING and trainer.inference_mode:
-            callables.make_ordinary(module)
-        leave_device(trainer, module)
-        trainer._run = None
-        trainer.state.stage = None
+    with listening(trainer) as signals:
+        try:
+            checks.has_what_it_needs(stage, module, sources.of_call(stage))
+            trainer.name_default_logger(type(module).__name__)
+            if fn is TrainerFn.FITTING and ckpt_path == "last":
+                for logger in folder_loggers(trainer):
+                    logger.go_on_in_folder()
+            path = checkpoint.resolve_path(trainer, ckpt_path, module_given)
+            trainer.ckpt_path = path
+            take_module(trainer, module)
+            trainer.results.abandon()
+            results = trainer.results = make_results(trainer)
+            run = Run(trainer, module, Hooks(trainer, module, [], results), results, trainer.progress, signals.ending)
+            trainer._run = trainer._last = run
+            if fn is TrainerFn.FITTING:
+                trainer._fitted, trainer.training_rng = run, None
+                if path is None:
+                    trainer.progress.restart_epoch()  # which an error may have broken off
+            prepare_data(trainer, module, sources)
+            strategy.setup_environment()
+            if fn is TrainerFn.FITTING and ckpt_path == "last" and path is None:
+                trainer.delivery.begin_anew()
+            set_up(trainer, module, stage)
+            if fn is TrainerFn.FITTING:
+                for logger in folder_loggers(trainer):
+                    logger.begin()
+            with strategy.root_device, strategy.precision.init_context():
+                module.configure_model()
+            loaded = None
+            if path is not None:
+                loaded = strategy.load(path, "cpu", weights_only)
+                strategy.precision.convert_module(module)  # before it takes the weights, which would be rounded
+                checkpoint.restore_objects(run, loaded)
+            strategy.precision.convert_module(module)  # also what loading made anew
+            module.to(strategy.root_device)
+            if fn is TrainerFn.FITTING:
+                configure_optimizers(run)
+            run.hooks.resolve(trainer.callbacks)
+            if fn is TrainerFn.FITTING:
+                run.hooks.on_fit_start()
+                run.resolve_hooks()
+            log_hyperparameters(trainer, module)
+            if fn is TrainerFn.FITTING:
+                if loaded is not None:
+                    checkpoint.restore_training(run, loaded)
+                prepare_fit(run, sources)
+                if loaded is not None:
+                    checkpoint.restore_moment(run, loaded)
+            else:
+                run.evaluation = evaluation_of(run, sources, fn)
+            del loaded
+            with (
+                torch.enable_grad(),
+                torch.autograd.set_detect_anomaly(trainer.detect_anomaly),
+                signals.noting(run, fitting=fn is TrainerFn.FITTING),
+            ):
+                yield run
+            if fn is TrainerFn.FITTING:
+                run.hooks.on_fit_end()
+            tear_down(trainer, module, stage)
+            trainer.state.status = TrainerStatus.FINISHED
+        except BaseException as error:
+            trainer.state.status = TrainerStatus.INTERRUPTED
+            tell(trainer, module, error)
+            raise
+        finally:
+            if fn is TrainerFn.FITTING:
+                for logger in folder_loggers(trainer):
+                    logger.end(well=trainer.state.status is TrainerStatus.FINISHED)
+            elif trainer.inference_mode:
+                callables.make_ordinary(module)
+            leave_device(trainer, module)
+            trainer._run = None
+            trainer.state.stage = None
+
+
+def folder_loggers(trainer: Any) -> list[FolderLogger]:
+    """The loggers that mark their folder while a run trains, so that a rerun after a crash finds it."""
+    if not trainer.is_global_zero or trainer.fast_dev_run:
+        return []
+    return [logger for logger in trainer.loggers if isinstance(logger, FolderLogger)]
 
 
 def tell(trainer: Any, module: Module, error: BaseException) -> None:

@@ -46,6 +46,7 @@ from gpulayer.pytorch.trainer.defaults import all_callbacks
 from gpulayer.pytorch.trainer.prepare import load_train, take_optimizers
 from gpulayer.pytorch.trainer.running import running
 from gpulayer.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState
+from gpulayer.pytorch.utilities.exceptions import SIGTERMException
 
 
 class EvaluationResult(dict[str, float]):
@@ -104,7 +105,7 @@ class Trainer:
         use_distributed_sampler: split the data among processes.
         detect_anomaly: name the operation that made a NaN in the backward pass; slow.
         barebones: nothing but the loop: no loggers, checkpoints, sanity check, `self.log` or lines, to measure speed.
-        plugins: a Precision or CheckpointIO of your own, or both in a list.
+        plugins: a Precision, CheckpointIO or SLURMEnvironment of your own, or several in a list.
         sync_batchnorm: share batch statistics among processes; no effect on one device.
         reload_dataloaders_every_n_epochs: make the loaders anew every so many epochs; 0 for never.
         default_root_dir: where runs are written: `<here>/<name of the module>/version_N`. Default: `runs`.
@@ -325,7 +326,8 @@ class Trainer:
             train_dataloaders: a DataLoader or any iterable of batches; or a DataModule.
             val_dataloaders: one or several.
             datamodule: in place of loaders.
-            ckpt_path: a checkpoint to go on from: a path, or "last" for the newest that this run's callbacks wrote.
+            ckpt_path: a checkpoint to go on from: a path; "last" for the newest that this run's callbacks wrote; "hpc"
+                for the newest that SLURM's notice wrote, which a job that is back in SLURM's queue takes anyway.
             weights_only: as in `torch.load`, for the checkpoint; None is True.
 
         Raises:
@@ -810,8 +812,8 @@ class Trainer:
 
     @property
     def received_sigterm(self) -> bool:
-        """Whether the process was asked to end."""
-        return False
+        """Whether SIGTERM asked the process to end in the last call, or does so in this one."""
+        return self._last is not None and isinstance(self._last.ending.error, SIGTERMException)
 
     @property
     def enable_validation(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from string import Formatter
 from typing import Any
@@ -15,17 +16,18 @@ def check_template(template: Any) -> None:
     """Raise unless a number can be put into each field of the template.
 
     Raises:
-        MisconfigurationException: it is no text, a brace is missing, or a format is none of a number.
+        MisconfigurationException: it is no text, a brace or a name is missing, or a format is none of a number.
     """
     if template is None:
         return
     try:
         fill_template(template, {})
+        if "" in template_fields(template):
+            raise ValueError("a pair of braces has no name in it")
     except (TypeError, ValueError) as error:
         raise MisconfigurationException(
             f"`ModelCheckpoint(filename={template!r})` is no template ({error}): write names of metrics in "
-            "braces, such "
-            "as 'model-{epoch:02d}-{val_loss:.2f}'."
+            "braces, such as 'model-{epoch:02d}-{val_loss:.2f}'."
         ) from error
 
 
@@ -55,3 +57,17 @@ def fill_template(template: str, metrics: Mapping[str, Any], equals: str | None 
             parts.append("" if equals is None else f"{name}{equals}")
             parts.append(format(value, specification or ""))
     return "".join(parts)
+
+
+def made_from(template: str, name: str, version: str) -> bool:
+    """Whether a file's name, without its ending, may have been made from a template.
+
+    Args:
+        template: the template.
+        name: the name.
+        version: what stands before the number of one that was taken, such as "-v".
+    """
+    parts = [
+        re.escape(literal) + ("" if field is None else ".+") for literal, field, _, _ in Formatter().parse(template)
+    ]
+    return re.fullmatch(f"{''.join(parts)}({re.escape(version)}\\d+)?", name) is not None

@@ -1,0 +1,211 @@
+"""Signals that ask a run to end: Ctrl+C, SIGTERM, and SLURM's notice that a job must go.
+
+A handler notes the signal, and the loops end the run after the batch that is at work. What was trained is then saved.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import current_thread, main_thread
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from gpulayer.fabric.environments import SLURMEnvironment
+from gpulayer.fabric.utilities.rank_zero import log, rank_zero_info, rank_zero_only
+from gpulayer.pytorch.callbacks.model_checkpoint import ModelCheckpoint
+from gpulayer.pytorch.loops.run import Ending, Run
+from gpulayer.pytorch.trainer import hpc
+from gpulayer.pytorch.utilities.exceptions import SIGTERMException
+
+
+class Interrupted(SystemExit, KeyboardInterrupt):
+    """Ctrl+C: a KeyboardInterrupt for code that catches it; where nobody does, the script ends with exit code 130."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGINT)
+
+
+class Signals:
+    """The handlers that are in place during a call of the Trainer, and the calls that are made within it.
+
+    Args:
+        environment: SLURM, if the job is to be put back into its queue.
+    """
+
+    def __init__(self, environment: SLURMEnvironment | None = None) -> None:
+        self.environment = environment
+        self.requeue_signal = environment.requeue_signal if environment is not None else None
+        self.process = os.getpid()
+        self.ending = Ending()
+        self.received: int | None = None  # the first signal, which decides how the run ends
+        self.noted: frozenset[int] = frozenset()  # signals that wait for the end of a batch; others end the run at once
+        self.before: dict[int, tuple[Any, Callable[[int, Any], None]]] = {}  # the handlers of before, and those of now
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """The signals that a run may be ended with."""
+        return frozenset({signal.SIGINT, signal.SIGTERM} | ({self.requeue_signal} if self.requeue_signal else set()))
+
+    # -- handlers ----------------------------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Take the signals that Python handles in its own way; a handler that the user installed stays."""
+        for number in self.numbers:
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                self.replace(number, self.handle)
+
+    def replace(self, number: int, handler: Callable[[int, Any], None]) -> None:
+        """Install a handler, and remember the one before."""
+        with suppress(ValueError):  # not in the main interpreter
+            self.before[number] = signal.signal(number, handler), handler
+
+    def restore(self) -> None:
+        """Put back the handlers of before; not where the user installed one meanwhile."""
+        for number, (before, now) in self.before.items():
+            if signal.getsignal(number) == now:
+                signal.signal(number, before)
+        self.before.clear()
+
+    def handle(self, number: int, frame: Any) -> None:
+        """The handler of all signals."""
+        if os.getpid() != self.process:
+            self.handle_in_child(number)
+        elif self.ending.error is None:
+            self.received, self.ending.error = number, self.error_of(number)
+            self.outlive_workers()
+            if number not in self.noted:
+                raise self.ending.error
+            self.say(number)
+        elif number == signal.SIGINT:
+            raise self.error_of(number)
+
+    def handle_in_child(self, number: int) -> None:
+        """In a process forked from this one: a DataLoader's worker works on until it is stopped, others do as before.
+
+        The terminal and SLURM signal workers, too; without them the batch that is being fetched would not come.
+        """
+        if number == signal.SIGTERM or get_worker_info() is None:
+            self.restore()
+            os.kill(os.getpid(), number)
+
+    def outlive_workers(self) -> None:
+        """Workers that the signal ended are no error now. The handler of torch's would raise one in mid-step."""
+        handler = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
+        if not callable(handler):
+            return
+
+        def quietly(number: int, frame: Any) -> None:
+            with suppress(RuntimeError):
+                handler(number, frame)
+
+        self.replace(signal.SIGCHLD, quietly)
+
+    def error_of(self, number: int) -> BaseException:
+        """What is raised for a signal."""
+        if number == signal.SIGINT:
+            return KeyboardInterrupt() if hasattr(sys, "ps1") else Interrupted()  # where someone types, nothing exits
+        return SIGTERMException() if number == signal.SIGTERM else SystemExit(128 + number)
+
+    def say(self, number: int) -> None:
+        """Tell that the signal was seen, for the batch may take long.
+
+        With `print`: it comes out above a progress bar, as log lines do, and needs no lock of `logging`'s, which may be
+        held by what the handler interrupted.
+        """
+        if rank_zero_only.rank == 0:
+            name = "Ctrl+C" if number == signal.SIGINT else signal.Signals(number).name
+            once_more = "; once more to end at once" if number == signal.SIGINT else ""
+            with suppress(Exception):  # the stream is closed, or was just being written to
+                print(f"{name}: the run ends after this batch{once_more}.", file=sys.stderr, flush=True)
+
+    # -- the end of a run --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def noting(self, run: Run, fitting: bool) -> Iterator[None]:
+        """While the loop runs, signals wait for the end of a batch; then what was trained is saved."""
+        before, self.noted = self.noted, self.numbers
+        try:
+            yield
+            run.end_if_asked()
+        except BaseException as error:
+            asked = self.ending.error
+            if asked is None or not (error is asked or is_dead_worker(error)):
+                raise
+            if fitting:
+                self.save(run)
+            if error is asked:
+                raise
+            raise asked from error
+        finally:
+            self.noted = before or self.numbers - {signal.SIGINT}
+
+    def save(self, run: Run) -> None:
+        """Write the checkpoint that the next start goes on from, and say so."""
+        trainer = run.trainer
+        if trainer.fast_dev_run:
+            return
+        saver = next((found for found in trainer.checkpoint_callbacks if isinstance(found, ModelCheckpoint)), None)
+        if self.received == self.requeue_signal:
+            path, who = hpc.next_path(trainer), "the job"
+            trainer.save_checkpoint(path)
+        elif saver is not None:
+            path, who = saver.save_last_now(trainer), "`ckpt_path=`"
+        else:
+            if not trainer.checkpoint_callbacks:
+                rank_zero_info("Nothing is saved, for there is no ModelCheckpoint.")
+            return
+        trainer.strategy.checkpoint_io.wait()
+        if path:
+            rank_zero_info("Saved %s; %s goes on from it.", path, who)
+
+    def requeue(self) -> None:
+        """Put SLURM's job back into its queue, if that is what the signal was for."""
+        if self.environment is None or self.received is None or self.received != self.requeue_signal:
+            return
+        if rank_zero_only.rank == 0:
+            try:
+                self.environment.requeue()
+            except RuntimeError as error:
+                log.error("The job was not put back into the queue: %s. Submit it again.", error)
+            else:
+                rank_zero_info("The job is back in SLURM's queue.")
+
+
+_current: Signals | None = None  # those of the call that runs in the main thread
+
+
+@contextmanager
+def listening(trainer: Any) -> Iterator[Signals]:
+    """During a call, signals end it in good order. Calls within it share its handlers; other threads have none."""
+    global _current
+    if current_thread() is not main_thread():
+        yield Signals()
+        return
+    if _current is not None:
+        if _current.process == os.getpid():
+            yield _current
+            return
+        _current.restore()  # this process was forked within a call
+    environment = trainer.strategy.cluster_environment
+    signals = _current = Signals(environment if environment is not None and environment.requeues else None)
+    signals.install()
+    try:
+        try:
+            yield signals
+        finally:
+            signals.requeue()
+    finally:
+        signals.restore()
+        _current = None
+    if signals.ending.error is not None:  # it came when the loop was over
+        raise signals.ending.error
+
+
+def is_dead_worker(error: BaseException) -> bool:
+    """Whether a DataLoader says that it waits for a worker in vain."""
+    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid(s)")

@@ -1,0 +1,220 @@
+"""`ckpt_path="last"` with a run folder of the Trainer's choice: a rerun after a crash goes on in that folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpulayer.pytorch as L
+from gpulayer.pytorch.callbacks import ModelCheckpoint
+from gpulayer.pytorch.loggers import CSVLogger, TensorBoardLogger
+from tests.pytorch.models import Line, loader, same, trainer, weights
+
+BATCHES = 4  # of `loader()`, in each of two epochs
+
+
+class Stops(Line):
+    """Logs its loss, and may break off at the end of a batch."""
+
+    def __init__(self, at: int | None = None) -> None:
+        super().__init__()
+        self.at = at
+        self.done: list[int] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss)
+        self.done.append(self.global_step)
+        return loss
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if self.global_step == self.at:
+            raise ValueError("the user's own")
+
+
+def run(model: Stops, logger: Any = None, ckpt_path: str | None = "last") -> L.Trainer:
+    """The script: two epochs, a save every second step into the run's folder."""
+    saver = ModelCheckpoint(every_n_train_steps=2, save_last=True)
+    used = trainer(max_epochs=2, log_every_n_steps=1, callbacks=[saver], logger=logger or CSVLogger("runs", "mine"))
+    used.fit(model, loader(), ckpt_path=ckpt_path)
+    return used
+
+
+def versions(root: str = "runs/mine") -> list[str]:
+    return sorted(path.name for path in Path(root).iterdir())
+
+
+def unfinished() -> list[str]:
+    return [path.parent.name for path in Path("runs").rglob(".unfinished")]
+
+
+@pytest.mark.parametrize("first_path", ["last", None])
+def test_a_rerun_goes_on_in_the_folder_of_the_run_that_was_cut_off(first_path: str | None) -> None:
+    whole, first, second = Stops(), Stops(at=7), Stops()
+    first.load_state_dict(whole.state_dict())
+    trainer(max_epochs=2).fit(whole, loader())
+    with pytest.raises(ValueError, match="the user's own"):
+        run(first, ckpt_path=first_path)
+    assert unfinished() == ["version_0"]
+    run(second)
+    assert second.done == [6, 7]
+    assert same(weights(second), weights(whole))
+    assert versions() == ["version_0"]
+    assert unfinished() == []
+    lines = Path("runs/mine/version_0/metrics.csv").read_text().splitlines()
+    assert [line.split(",")[1] for line in lines[1:]] == [str(step) for step in range(8)]
+
+
+def test_a_run_that_is_over_is_not_gone_on_with() -> None:
+    run(Stops())
+    again = Stops()
+    run(again)
+    assert len(again.done) == 2 * BATCHES
+    assert versions() == ["version_0", "version_1"]
+    assert unfinished() == []
+
+
+def test_a_run_without_last_has_a_folder_of_its_own() -> None:
+    with pytest.raises(ValueError, match="the user's own"):
+        run(Stops(at=7))
+    run(Stops(), ckpt_path=None)
+    assert versions() == ["version_0", "version_1"]
+    assert unfinished() == ["version_0"]
+
+
+def test_cut_off_before_its_first_checkpoint() -> None:
+    """It begins anew in the same folder; its few rows are put aside."""
+    with pytest.raises(ValueError, match="the user's own"):
+        run(Stops(at=2))
+    second = Stops()
+    run(second)
+    assert len(second.done) == 2 * BATCHES
+    assert versions() == ["version_0"]
+    assert sorted(path.name for path in Path("runs/mine/version_0").iterdir()) == [
+        "checkpoints", "metrics.csv", "metrics_before.csv",
+    ]  # fmt: skip
+    assert len(Path("runs/mine/version_0/metrics.csv").read_text().splitlines()) == 1 + 2 * BATCHES
+
+
+def test_a_version_that_was_given_is_kept() -> None:
+    with pytest.raises(ValueError, match="the user's own"):
+        run(Stops(at=7))
+    other = Stops()
+    run(other, CSVLogger("runs", "mine", version="other"))
+    assert len(other.done) == 2 * BATCHES
+
+
+def test_two_loggers_go_on_each_in_its_folder() -> None:
+    for model in (Stops(at=7), Stops()):
+        loggers = [TensorBoardLogger("runs", "board"), CSVLogger("runs", "mine")]
+        if model.at is not None:
+            with pytest.raises(ValueError, match="the user's own"):
+                run(model, loggers)
+        else:
+            run(model, loggers)
+            assert model.done == [6, 7]
+    assert versions("runs/board") == versions() == ["version_0"]
+
+
+def test_trials_and_evaluations_leave_no_mark() -> None:
+    used = trainer(fast_dev_run=True, logger=CSVLogger("runs", "mine"))
+    used.fit(Stops(), loader())
+    with pytest.raises(ValueError, match="the user's own"):
+        trainer(fast_dev_run=True, logger=CSVLogger("runs", "mine")).fit(Stops(at=1), loader())
+    assert unfinished() == []
+
+
+def test_a_test_within_fit_leaves_the_mark() -> None:
+    class Validates(Stops):
+        marks: list[str]
+
+        def test_step(self, batch: Any, batch_idx: int) -> None:
+            pass
+
+        def on_train_epoch_end(self) -> None:
+            trainer(logger=self.trainer.logger).test(Validates(), loader(), verbose=False)
+            self.marks = unfinished()
+
+    model = Validates()
+    run(model)
+    assert model.marks == ["version_0"]
+    assert unfinished() == []
+
+
+SCRIPT = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+from tests.pytorch.trainer.test_rerun import *
+
+class Waits(Stops):
+    def on_train_batch_end(self, *_):
+        if sys.argv[1] == "killed" and self.global_step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if sys.argv[1] == "waits" and self.global_step == 5:
+            print("here", flush=True)
+            sys.stdin.readline()
+
+model = Waits()
+run(model)
+print(model.done[0], flush=True)
+"""
+
+
+def script(kind: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, kind]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_killed_processes_and_living_ones() -> None:
+    """One that was killed is gone on with; one that is at work is left alone, though it has checkpoints as well."""
+    living, killed = script("waits"), script("killed")
+    try:
+        assert living.stdout is not None
+        assert living.stdout.readline() == "here\n"
+        assert killed.wait() == -signal.SIGKILL
+        assert len(unfinished()) == 2
+        rerun, other = (script("ordinary") for _ in range(2))
+        firsts = [process.communicate()[0] for process in (rerun, other)]
+        assert sorted(firsts) == ["0\n", "4\n"], "one goes on, and the other has nothing to go on from"
+        assert len(versions()) == 3
+        out, _ = living.communicate("\n")
+        assert out == "0\n"
+        assert unfinished() == []
+    finally:
+        for process in (living, killed):
+            process.kill()
+            process.communicate()
+
+
+def test_a_folder_that_cannot_be_written_is_no_obstacle() -> None:
+    used = run(Stops())
+    os.chmod("runs/mine/version_0", 0o500)
+    try:
+        used.loggers[0].begin()  # type: ignore[attr-defined]
+        used.loggers[0].end(well=True)  # type: ignore[attr-defined]
+    finally:
+        os.chmod("runs/mine/version_0", 0o700)
+
+
+def test_without_a_last_file_the_newest_checkpoint_is_gone_on_from(caplog: pytest.LogCaptureFixture) -> None:
+    """The Trainer's own ModelCheckpoint writes no `last.ckpt`."""
+
+    def default(model: Stops) -> None:
+        trainer(max_epochs=2, enable_checkpointing=True, logger=CSVLogger("runs", "mine")).fit(
+            model, loader(), ckpt_path="last"
+        )
+
+    with pytest.raises(ValueError, match="the user's own"):
+        default(Stops(at=7))
+    second = Stops()
+    default(second)
+    assert second.done == [4, 5, 6, 7]
+    assert "training goes on from the newest checkpoint" in caplog.text
+    names = [path.name for path in Path("runs/mine/version_0/checkpoints").iterdir()]
+    assert sorted(names) == ["epoch=0-step=4.ckpt", "epoch=1-step=8.ckpt"]
