@@ -1,5 +1,6 @@
 """What all tests share: one thread, which is plenty for networks this small and the same on every machine."""
 
+import pytest
 import torch
 
 torch.set_num_threads(1)

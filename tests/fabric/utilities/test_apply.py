@@ -150,7 +150,7 @@ def test_a_function_for_every_leaf_of_a_type() -> None:
         (Pair(t(), t()), False),
         ("text", False),
     ],
-    ids=str,
+    ids=lambda value: str(value).partition(" at 0x")[0],
 )
 def test_the_usual_batch_is_told_cheaply(batch: Any, plain: bool) -> None:
     assert all_plain_tensors(batch) is plain

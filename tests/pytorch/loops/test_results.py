@@ -485,7 +485,11 @@ def test_a_function_that_needs_the_whole_epoch() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The checkpoint holds the state of callbacks")
-@pytest.mark.parametrize("after", [{"reduce_fx": "sum"}, {"reduce_fx": top_three}, {"on_step": True}], ids=str)
+@pytest.mark.parametrize(
+    "after",
+    [{"reduce_fx": "sum"}, {"reduce_fx": top_three}, {"on_step": True}],
+    ids=lambda value: str(value).partition(" at 0x")[0],
+)
 def test_settings_that_changed_since_the_checkpoint(after: dict[str, Any]) -> None:
     """Only what comes after it counts then, and that is said."""
 

@@ -237,7 +237,7 @@ def test_scheduler_moves_of_an_epoch_in_a_checkpoint() -> None:
         ({}, stream(), float("inf")),
         ({"val_check_interval": "00:00:00:01"}, loader(), None),
     ],
-    ids=str,
+    ids=lambda value: str(value).partition(" at 0x")[0],
 )
 def test_val_check_batch(settings: dict[str, Any], train: Any, expected: float | None) -> None:
     used = trainer(**settings)
