@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from threading import current_thread, main_thread
+from threading import Timer, current_thread, main_thread
 from typing import Any
 
 from torch.utils.data import get_worker_info
@@ -42,6 +42,7 @@ class Signals:
         self.requeue_signal = environment.requeue_signal if environment is not None else None
         self.process = os.getpid()
         self.ending = Ending()
+        self.unsaid = ""  # the line that tells of it
         self.received: int | None = None  # the first signal, which decides how the run ends
         self.noted: frozenset[int] = frozenset()  # signals that wait for the end of a batch; others end the run at once
         self.before: dict[int, tuple[Any, Callable[[int, Any], None]]] = {}  # the handlers of before, and those of now
@@ -80,7 +81,7 @@ class Signals:
             self.outlive_workers()
             if number not in self.noted:
                 raise self.ending.error
-            self.say(number)
+            self.tell(number)
         elif number == signal.SIGINT:
             raise self.error_of(number)
 
@@ -111,17 +112,26 @@ class Signals:
             return KeyboardInterrupt() if hasattr(sys, "ps1") else Interrupted()  # where someone types, nothing exits
         return SIGTERMException() if number == signal.SIGTERM else SystemExit(128 + number)
 
-    def say(self, number: int) -> None:
+    def tell(self, number: int) -> None:
         """Tell that the signal was seen, for the batch may take long.
 
-        With `print`: it comes out above a progress bar, as log lines do, and needs no lock of `logging`'s, which may be
-        held by what the handler interrupted.
+        A moment later, in another thread: the handler may have interrupted the drawing of a bar, or a log line that
+        holds a lock of `logging`'s.
         """
-        if rank_zero_only.rank == 0:
-            name = "Ctrl+C" if number == signal.SIGINT else signal.Signals(number).name
-            once_more = "; once more to end at once" if number == signal.SIGINT else ""
-            with suppress(Exception):  # the stream is closed, or was just being written to
-                print(f"{name}: the run ends after this batch{once_more}.", file=sys.stderr, flush=True)
+        name = "Ctrl+C" if number == signal.SIGINT else signal.Signals(number).name
+        once_more = "; once more to end at once" if number == signal.SIGINT else ""
+        self.unsaid = f"{name}: the run ends after this batch{once_more}.\n"
+        timer = Timer(0.1, self.say)
+        timer.daemon = True
+        timer.start()
+
+    def say(self) -> None:
+        """Write what `tell` was given, once. It comes out above a progress bar, as log lines do."""
+        text, self.unsaid = self.unsaid, ""
+        if text and rank_zero_only.rank == 0:
+            with suppress(Exception):  # the stream is closed
+                sys.stderr.write(text)
+                sys.stderr.flush()
 
     # -- the end of a run --------------------------------------------------------------------------------------------
 
@@ -134,6 +144,7 @@ class Signals:
             run.end_if_asked()
         except BaseException as error:
             asked = self.ending.error
+            self.say()
             if asked is None or not (error is asked or is_dead_worker(error)):
                 raise
             if fitting:
