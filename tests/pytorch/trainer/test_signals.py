@@ -164,6 +164,39 @@ a_trainer().fit(Hangs(), data())
     assert "Saved" not in program.output
 
 
+def test_ctrl_c_is_patient_with_a_batch_for_some_seconds(tmp_path: Path) -> None:
+    """Then the run ends in its midst, but not within an optimizer's step; what was trained before is saved."""
+    code = """
+from gpulayer.pytorch.trainer import signals
+signals.PATIENCE = 1.0
+def nap(optimizer, *arguments):
+    print("steps")
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        time.sleep(0.05)
+    print("has stepped")
+class Hangs(Model):
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        optimizer.register_step_post_hook(nap)
+        return optimizer
+    def on_train_batch_end(self, *arguments):
+        print("hangs")
+        time.sleep(1000)
+a_trainer().fit(Hangs(), data())
+"""
+    program = Program(code, tmp_path)
+    program.wait_for("steps")
+    began = time.monotonic()
+    os.kill(program.process, signal.SIGINT)
+    assert program.end() == 130, program.output
+    assert 2 <= time.monotonic() - began < 5
+    assert found(program.output, "has") == ["has stepped"]
+    assert "Saved" in program.output
+    assert "last.ckpt" in files(tmp_path / "saved")
+    assert "Traceback" not in program.output
+
+
 @pytest.mark.parametrize("number", EXIT, ids=lambda number: number.name)
 def test_more_signals_during_the_save(number: signal.Signals, tmp_path: Path) -> None:
     """SIGTERM does not break it off. Ctrl+C does, and leaves the checkpoint before, and nothing half-written."""

@@ -22,6 +22,8 @@ from gpulayer.pytorch.loops.run import Ending, Run
 from gpulayer.pytorch.trainer import hpc
 from gpulayer.pytorch.utilities.exceptions import SIGTERMException
 
+PATIENCE = 5.0  # seconds that Ctrl+C waits for the end of a batch
+
 
 class Interrupted(SystemExit, KeyboardInterrupt):
     """Ctrl+C: a KeyboardInterrupt for code that catches it; where nobody does, the script ends with exit code 130."""
@@ -43,6 +45,8 @@ class Signals:
         self.process = os.getpid()
         self.ending = Ending()
         self.unsaid = ""  # the line that tells of it
+        self.insisting = False  # whether Ctrl+C's patience is over
+        self.leaving = False  # whether the loop has been left
         self.received: int | None = None  # the first signal, which decides how the run ends
         self.noted: frozenset[int] = frozenset()  # signals that wait for the end of a batch; others end the run at once
         self.before: dict[int, tuple[Any, Callable[[int, Any], None]]] = {}  # the handlers of before, and those of now
@@ -82,8 +86,27 @@ class Signals:
             if number not in self.noted:
                 raise self.ending.error
             self.tell(number)
+            if number == signal.SIGINT:
+                self.insist_in(PATIENCE)
+        elif number == signal.SIGINT and self.insisting:
+            self.insisting = False
+            if is_stepping(frame):
+                self.insist_in(0.1)
+            elif not self.leaving:
+                raise self.ending.error
         elif number == signal.SIGINT:
             raise self.error_of(number)
+
+    def insist_in(self, seconds: float) -> None:
+        """End the run in the middle of its batch, if it is not over by then: it may be stuck."""
+
+        def insist() -> None:
+            if not self.leaving:
+                self.insisting = True
+                signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
+
+        if hasattr(signal, "pthread_kill"):  # not on Windows, where the second Ctrl+C does it
+            start_timer(seconds, insist)
 
     def handle_in_child(self, number: int) -> None:
         """In a process forked from this one: a DataLoader's worker works on until it is stopped, others do as before.
@@ -121,9 +144,7 @@ class Signals:
         name = "Ctrl+C" if number == signal.SIGINT else signal.Signals(number).name
         once_more = "; once more to end at once" if number == signal.SIGINT else ""
         self.unsaid = f"{name}: the run ends after this batch{once_more}.\n"
-        timer = Timer(0.1, self.say)
-        timer.daemon = True
-        timer.start()
+        start_timer(0.1, self.say)
 
     def say(self) -> None:
         """Write what `tell` was given, once. It comes out above a progress bar, as log lines do."""
@@ -144,6 +165,7 @@ class Signals:
             run.end_if_asked()
         except BaseException as error:
             asked = self.ending.error
+            self.leaving = asked is not None
             self.say()
             if asked is None or not (error is asked or is_dead_worker(error)):
                 raise
@@ -215,6 +237,22 @@ def listening(trainer: Any) -> Iterator[Signals]:
         _current = None
     if signals.ending.error is not None:  # it came when the loop was over
         raise signals.ending.error
+
+
+def start_timer(seconds: float, call: Callable[[], None]) -> None:
+    """Call something later, in another thread, unless the program has ended by then."""
+    timer = Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+
+
+def is_stepping(frame: Any) -> bool:
+    """Whether an optimizer's step is at work, after which some weights would be new and others not."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("torch.optim."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def is_dead_worker(error: BaseException) -> bool:
