@@ -140,3 +140,10 @@ def test_the_folder_is_the_runs_own_by_default() -> None:
 def test_without_a_logger_the_folder_is_under_the_root() -> None:
     run([1], ModelCheckpoint(), default_root_dir="elsewhere")
     assert files("elsewhere/checkpoints") == ["epoch=0-step=4.ckpt"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_no_integer_does_not_end_the_run(value: float) -> None:
+    saver = ModelCheckpoint("saved", filename="{score:03d}")
+    trainer(callbacks=[saver]).fit(Scored([value]), loader(), loader())
+    assert Path(saver.best_model_path).name == f"score={value}.ckpt"

@@ -360,3 +360,21 @@ def test_a_long_file_is_written_in_constant_memory() -> None:
         (int(row["step"]), int(row["epoch"]), float(row["loss"])) == (step, step // 100, step / 7)
         for step, row in enumerate(found)
     )
+
+
+@pytest.mark.parametrize("header", ["epoch,step,old\n", '"epoch","step","old"\r\n', '"epoch","step","two\nlines"\n'])
+def test_a_file_that_somebody_else_wrote_keeps_its_rows(header: str) -> None:
+    """When a column is added, and when a run goes on."""
+    folder = Path("runs/a/version_0")
+    folder.mkdir(parents=True)
+    (folder / "metrics.csv").write_bytes((header + "12,345,1.5\n").encode())
+    logger = CSVLogger("runs", "a", version=0)
+    state = logger.state_dict()
+    logger.log_metrics({"new": 2.0}, 7)
+    logger.save()
+    assert [(row["epoch"], row["step"], row["new"] or "") for row in rows("runs/a/version_0")] == [
+        ("12", "345", ""),
+        ("", "7", "2.0"),
+    ]
+    logger.load_state_dict(state)
+    assert [(row["epoch"], row["step"]) for row in rows("runs/a/version_0")] == [("12", "345")]

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import gpulayer.pytorch as L
-from gpulayer.pytorch.callbacks import ModelCheckpoint
+from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from gpulayer.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tests.pytorch.models import Line, loader, same, trainer, weights
 
@@ -51,7 +52,7 @@ def versions(root: str = "runs/mine") -> list[str]:
 
 
 def unfinished() -> list[str]:
-    return [path.parent.name for path in Path("runs").rglob(".unfinished")]
+    return [path.parent.name for path in Path("runs").rglob(".unfinished-*")]
 
 
 @pytest.mark.parametrize("first_path", ["last", None])
@@ -110,16 +111,24 @@ def test_a_version_that_was_given_is_kept() -> None:
     assert len(other.done) == 2 * BATCHES
 
 
-def test_two_loggers_go_on_each_in_its_folder() -> None:
+@pytest.mark.parametrize("name", ["board", "mine"])
+def test_two_loggers_go_on_each_in_its_folder(name: str) -> None:
+    """Their folders may lie side by side."""
     for model in (Stops(at=7), Stops()):
-        loggers = [TensorBoardLogger("runs", "board"), CSVLogger("runs", "mine")]
+        loggers = [TensorBoardLogger("runs", name), CSVLogger("runs", "mine")]
         if model.at is not None:
             with pytest.raises(ValueError, match="the user's own"):
                 run(model, loggers)
         else:
             run(model, loggers)
             assert model.done == [6, 7]
-    assert versions("runs/board") == versions() == ["version_0"]
+    folders = [Path("runs/board/version_0"), Path("runs/mine/version_0")]
+    if name == "mine":
+        folders = [Path("runs/mine/version_0"), Path("runs/mine/version_1")]
+    assert [
+        len(list(folder.glob(f"{kind}*"))) for folder, kind in zip(folders, ("events", "metrics"), strict=True)
+    ] == [2, 1]
+    assert len([path for path in Path("runs").glob("*/*") if path.is_dir()]) == 2
 
 
 def test_trials_and_evaluations_leave_no_mark() -> None:
@@ -166,8 +175,8 @@ print(model.done[0], flush=True)
 """
 
 
-def script(kind: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, kind]
+def script(kind: str, code: str = SCRIPT) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "ignore", "-c", code, kind]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -196,7 +205,7 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle() -> None:
     used = run(Stops())
     os.chmod("runs/mine/version_0", 0o500)
     try:
-        used.loggers[0].begin()  # type: ignore[attr-defined]
+        used.loggers[0].begin(0)  # type: ignore[attr-defined]
         used.loggers[0].end(well=True)  # type: ignore[attr-defined]
     finally:
         os.chmod("runs/mine/version_0", 0o700)
@@ -217,4 +226,108 @@ def test_without_a_last_file_the_newest_checkpoint_is_gone_on_from(caplog: pytes
     assert second.done == [4, 5, 6, 7]
     assert "training goes on from the newest checkpoint" in caplog.text
     names = [path.name for path in Path("runs/mine/version_0/checkpoints").iterdir()]
-    assert sorted(names) == ["epoch=0-step=4.ckpt", "epoch=1-step=8.ckpt"]
+    assert names == ["epoch=1-step=8.ckpt"]
+
+
+def test_a_last_file_that_a_signal_wrote_does_not_hide_newer_checkpoints() -> None:
+    """It is written once, whatever the saver's settings, which may not keep it up to date."""
+
+    def fixed(model: Stops, save_last: bool) -> None:
+        saver = ModelCheckpoint("saved", every_n_train_steps=2, save_last=save_last)
+        trainer(max_epochs=2, callbacks=[saver]).fit(model, loader(), ckpt_path="last")
+
+    for model, save_last, first in ((Stops(at=3), True, 0), (Stops(at=7), False, 2), (Stops(), False, 6)):
+        if model.at is not None:
+            with pytest.raises(ValueError, match="the user's own"):
+                fixed(model, save_last)
+        else:
+            fixed(model, save_last)
+        assert model.done[0] == first
+
+
+@pytest.mark.parametrize("ckpt_path", ["last", "saved/last.ckpt"])
+def test_a_run_that_was_stopped_is_over(ckpt_path: str) -> None:
+    """It was killed after its last save; who goes on from the file by its path wants to train on."""
+
+    class Enough(Stops):
+        def on_train_epoch_end(self) -> None:
+            self.trainer.should_stop = True
+
+        def on_train_end(self) -> None:
+            if self.at is None:
+                raise ValueError("the user's own")
+
+    with pytest.raises(ValueError, match="the user's own"):
+        trainer(max_epochs=5, callbacks=[ModelCheckpoint("saved", save_last=True)]).fit(
+            Enough(), loader(), ckpt_path="last"
+        )
+    again = Enough(at=99)
+    used = trainer(max_epochs=5, callbacks=[ModelCheckpoint("saved", save_last=True)])
+    used.fit(again, loader(), ckpt_path=ckpt_path)
+    assert again.done == ([] if ckpt_path == "last" else [4, 5, 6, 7])
+    assert used.current_epoch == (1 if ckpt_path == "last" else 2)
+
+
+def test_rows_that_were_put_aside_are_kept() -> None:
+    for at in (3, 2, None):
+        model = Stops(at)
+        saver = ModelCheckpoint(every_n_train_steps=4, save_last=True)
+        used = trainer(max_epochs=1, log_every_n_steps=1, callbacks=[saver], logger=CSVLogger("runs", "mine"))
+        if at is None:
+            used.fit(model, loader(), ckpt_path="last")
+        else:
+            with pytest.raises(ValueError, match="the user's own"):
+                used.fit(model, loader(), ckpt_path="last")
+    lines = {path.name: len(path.read_text().splitlines()) - 1 for path in Path("runs/mine/version_0").glob("*.csv")}
+    assert lines == {"metrics_before.csv": 2, "metrics_before-1.csv": 1, "metrics.csv": 4}
+
+
+def test_rows_of_this_process_and_of_a_run_that_is_over_stay() -> None:
+    logger = CSVLogger("runs", "mine", version="one")
+    logger.log_metrics({"loss": 1.0}, 0)
+    run(Stops(), logger)
+    saver = ModelCheckpoint("elsewhere", save_last=True)
+    used = trainer(
+        max_epochs=2, log_every_n_steps=1, callbacks=[saver], logger=CSVLogger("runs", "mine", version="one")
+    )
+    used.fit(Stops(), loader(), ckpt_path="last")
+    assert len(Path("runs/mine/one/metrics.csv").read_text().splitlines()) == 1 + 1 + 4 * BATCHES
+    assert not list(Path("runs/mine/one").glob("metrics_before*"))
+
+
+def test_on_exception_checkpoint_alone_is_found() -> None:
+    def alone(model: Stops) -> None:
+        trainer(max_epochs=2, callbacks=[OnExceptionCheckpoint("saved")]).fit(model, loader(), ckpt_path="last")
+
+    with pytest.raises(ValueError, match="the user's own"):
+        alone(Stops(at=3))
+    second = Stops()
+    alone(second)
+    assert second.done[0] == 3
+    assert list(Path("saved").iterdir()) == []
+
+
+def test_two_processes_in_one_folder_are_warned_of() -> None:
+    fixed = SCRIPT.replace("run(model)", "run(model, CSVLogger('runs', 'mine', version='one'))")
+    living = script("waits", fixed)
+    try:
+        assert living.stdout is not None
+        assert living.stdout.readline() == "here\n"
+        with pytest.warns(UserWarning, match="Another process trains in .*one', too"):
+            run(Stops(), CSVLogger("runs", "mine", version="one"), ckpt_path=None)
+        assert unfinished() == ["one"]
+    finally:
+        living.communicate("\n")
+    assert unfinished() == []
+
+
+@pytest.mark.parametrize("max_epochs", [1, 2, 3])
+def test_fewer_epochs_than_are_done(max_epochs: int) -> None:
+    for epochs in (2, max_epochs):
+        used = trainer(max_epochs=epochs, callbacks=[ModelCheckpoint("saved", save_last=True)])
+        if epochs == 1:
+            with pytest.raises(MisconfigurationException, match="written after 2 epochs"):
+                used.fit(Stops(), loader(), ckpt_path="last")
+        else:
+            used.fit(Stops(), loader(), ckpt_path="last")
+            assert used.current_epoch == epochs

@@ -141,17 +141,17 @@ class ModelCheckpoint(CheckpointFiles):
         self.dirpath = trainer.strategy.broadcast(folder)
         self._stage = stage
         self._resumed_from = None if trainer.ckpt_path is None else os.fspath(trainer.ckpt_path)
-        if self._resumed_from is not None:
+        if self._resumed_from is not None and not trainer.reruns:  # the same run deletes it as it would have
             self._not_to_delete.add(self._resumed_from)
         if stage == "fit" and trainer.is_global_zero and not trainer.fast_dev_run:
             clean_up(folder)
             try:
-                found = list_folder(folder)
+                list_folder(folder)
             except NotADirectoryError as error:
                 raise MisconfigurationException(
                     f"`ModelCheckpoint(dirpath={folder!r})` is a file: give a folder, which need not exist yet."
                 ) from error
-            if found and self.save_top_k != 0:
+            if self._resumed_from is None and self.all_checkpoints(trainer) and self.save_top_k != 0:
                 rank_zero_info("ModelCheckpoint saves to %s, which is not empty.", folder)
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:

@@ -9,6 +9,7 @@ import zlib
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import IO, Any
 
 from torch import Tensor
@@ -49,7 +50,6 @@ class ExperimentWriter:
     """
 
     NAME_METRICS_FILE = "metrics.csv"
-    NAME_METRICS_ASIDE = "metrics_before.csv"
     NAME_HPARAMS_FILE = "hparams.yaml"
 
     def __init__(self, log_dir: str, flush_every: int = 1) -> None:
@@ -152,7 +152,14 @@ class ExperimentWriter:
 
     def _header_size(self) -> int:
         """How many bytes of the file are its header."""
-        return len(self._line.writerow(self._columns).encode()) if self._columns else 0
+        size = quotes = 0
+        with open(self.metrics_file_path, "rb") as file:
+            for line in file:  # somebody else may have written it, in another style
+                size += len(line)
+                quotes += line.count(b'"')
+                if quotes % 2 == 0:
+                    break
+        return size
 
     def state_dict(self) -> dict[str, Any]:
         """The file as it is now: its columns, and how many bytes of rows it has, with a checksum to know them by."""
@@ -176,7 +183,7 @@ class ExperimentWriter:
             return
         if not state:
             self._close()
-            aside = os.path.join(self.log_dir, self.NAME_METRICS_ASIDE)
+            aside = next(path for path in map(self._aside, count()) if not os.path.exists(path))
             os.replace(self.metrics_file_path, aside)
             rank_zero_info("%s is of a run that left no checkpoint; it is %s now.", self.metrics_file_path, aside)
             return
@@ -192,6 +199,10 @@ class ExperimentWriter:
                 dropped = file.read().count(b"\n")
             self._rewrite(state["columns"], state["bytes"])
         rank_zero_info("Dropped %d rows of %s that came after the checkpoint.", dropped, self.metrics_file_path)
+
+    def _aside(self, number: int) -> str:
+        """Where the file of a run goes that begins anew: the first free one of these paths."""
+        return os.path.join(self.log_dir, f"metrics_before{f'-{number}' if number else ''}.csv")
 
     def _sum_rows(self, start: int, end: int, checksum: int) -> int:
         """The checksum of the rows up to byte `end`, given that of those before byte `start`."""
@@ -310,7 +321,8 @@ class CSVLogger(FolderLogger):
         return self.experiment.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.experiment.load_state_dict(state_dict)
+        if state_dict or self.cut_off:
+            self.experiment.load_state_dict(state_dict)
 
     def finalize(self, status: str) -> None:
         if self._experiment is not None:

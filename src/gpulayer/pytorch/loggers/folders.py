@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from typing import IO, Any
 
 import fsspec
 
+from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.loggers.logger import Logger
 
@@ -34,12 +36,13 @@ class FolderLogger(Logger):
 
     def __init__(self, save_dir: Path, name: str | None, version: int | str | None, prefix: str) -> None:
         super().__init__()
-        self._save_dir = os.fspath(save_dir)
+        self._save_dir = os.fspath(save_dir).removeprefix("file://")
         self._started_in = os.getcwd()  # the program may change its working folder
         self._name = name
         self._version = version
         self._prefix = prefix
         self._mark: IO[bytes] | None = None
+        self.cut_off = False  # whether the folder is that of a run that was cut off, which goes on
 
     @property
     def name(self) -> str | None:
@@ -78,24 +81,42 @@ class FolderLogger(Logger):
         """Whether `save_dir` is a URL."""
         return "://" in self._save_dir
 
-    def go_on_in_folder(self) -> None:
+    def go_on_in_folder(self, number: int) -> None:
         """Take the folder of the newest run that was cut off, if the version is still to be chosen.
 
         The one of a run that is over, or that another process is at, is not taken.
+
+        Args:
+            number: which of the Trainer's loggers this is; several may have their folders side by side.
         """
         root = self._from_start(self.root_dir)
-        if self._version is not None or self.remote or fcntl is None or not os.path.isdir(root):
+        if self.remote or fcntl is None or not os.path.isdir(root):
             return
-        for version in sorted(_versions(os.listdir(root)), reverse=True):
-            self._mark = lock(os.path.join(root, f"version_{version}", UNFINISHED), new=False)
-            if self._mark is not None:
-                self._version = version
+        versions = sorted(_versions(os.listdir(root)), reverse=True) if self._version is None else [self._version]
+        for version in versions:
+            folder = version if isinstance(version, str) else f"version_{version}"
+            with suppress(OSError):
+                self._mark = lock(os.path.join(root, folder, f"{UNFINISHED}-{number}"), new=False)
+                self._version, self.cut_off = version, True
                 return
 
-    def begin(self) -> None:
-        """Mark the folder: a run trains in it."""
-        if self._mark is None and not self.remote and fcntl is not None and os.path.isdir(self.folder):
-            self._mark = lock(os.path.join(self.folder, UNFINISHED), new=True)
+    def begin(self, number: int) -> None:
+        """Mark the folder: a run trains in it.
+
+        Args:
+            number: as in `go_on_in_folder`.
+        """
+        if self._mark is not None or self.remote or fcntl is None or not os.path.isdir(self.folder):
+            return
+        try:
+            self._mark = lock(os.path.join(self.folder, f"{UNFINISHED}-{number}"), new=True)
+        except BlockingIOError:
+            rank_zero_warn(
+                f"Another process trains in {self.folder!r}, too: their rows and checkpoints get mixed up. Give each "
+                "run a folder, or a `version`, of its own."
+            )
+        except OSError:
+            pass  # a folder that may not be written to, or a file system without locks
 
     def end(self, well: bool) -> None:
         """The run is over; one that did not end well can be gone on with.
@@ -108,6 +129,7 @@ class FolderLogger(Logger):
                 if well:
                     os.unlink(self._mark.name)
             self._mark = None
+        self.cut_off = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_mark": None}
@@ -144,7 +166,7 @@ def _versions(names: list[str]) -> list[int]:
     return [int(name[8:]) for name in names if name.startswith("version_") and name[8:].isdigit()]
 
 
-def lock(path: str, new: bool) -> IO[bytes] | None:
+def lock(path: str, new: bool) -> IO[bytes]:
     """Open a file that no other process may lock meanwhile; the lock ends with the process, however it ends.
 
     Args:
@@ -152,14 +174,18 @@ def lock(path: str, new: bool) -> IO[bytes] | None:
         new: whether to make it, if it is not there.
 
     Returns:
-        The file; None if it is not there, is locked, or cannot be.
+        The file.
+
+    Raises:
+        BlockingIOError: another process has locked it.
+        OSError: it is not there, or cannot be locked.
     """
-    file = None
+    file = open(path, "ab" if new else "rb+")  # noqa: SIM115 - open as long as the lock is to hold
     try:
-        file = open(path, "ab" if new else "rb+")  # noqa: SIM115 - open as long as the lock is to hold
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not `flock`, which workers that outlive the process hold
-    except OSError:
-        if file is not None:
-            file.close()
-        return None
+    except OSError as error:
+        file.close()
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise BlockingIOError(error.errno, error.strerror, path) from error
+        raise
     return file

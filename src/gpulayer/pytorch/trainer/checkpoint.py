@@ -10,13 +10,14 @@ from torch.utils.data import RandomSampler
 
 import gpulayer
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
-from gpulayer.fabric.utilities.files import damage, exists, is_folder
+from gpulayer.fabric.utilities.files import damage, exists, is_folder, load_file
 from gpulayer.fabric.utilities.plain import beyond_plain
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from gpulayer.fabric.utilities.seed import collect_rng_states, set_rng_states
 from gpulayer.fabric.utilities.warnings import PossibleUserWarning
 from gpulayer.pytorch.callbacks.checkpoint.saves import written_at
 from gpulayer.pytorch.callbacks.model_checkpoint import ModelCheckpoint
+from gpulayer.pytorch.callbacks.on_exception_checkpoint import OnExceptionCheckpoint
 from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.hparams import INIT_ARGUMENTS, HyperparametersMixin
 from gpulayer.pytorch.core.saving import few, load_weights, weights_in
@@ -54,6 +55,7 @@ def dump(run: Run, weights_only: bool) -> dict[str, Any]:
             "stepped": at.stepped,
             "metrics": {name: float(value) for name, value in run.results.refresh().callback.items()},
             "rng": trainer.training_rng or collect_rng_states(),
+            "should_stop": trainer.should_stop,
         },
     }
     if not weights_only:
@@ -167,6 +169,9 @@ def restore_training(run: Run, checkpoint: dict[str, Any]) -> None:
     say_what_is_missing(checkpoint)
     load_loops_state(run.progress, checkpoint)
     run.resumed = True
+    if run.trainer.reruns and checkpoint.get("gpulayer", {}).get("should_stop"):
+        run.trainer.should_stop = True
+        rank_zero_info("The run had been stopped, by a callback or by `trainer.should_stop`, when it was saved.")
     if made := checkpoint.get("gpulayer", {}).get("loader_made"):
         run.loader_made = made[0], made[1]
     lacking = [key for key in ("optimizer_states", "lr_schedulers") if key not in checkpoint]
@@ -180,9 +185,10 @@ def restore_training(run: Run, checkpoint: dict[str, Any]) -> None:
             f"The checkpoint {run.trainer.ckpt_path!r} was saved with weights only, so training cannot go on from it. "
             "Load the weights with `load_from_checkpoint` and start anew, or give a full checkpoint."
         )
-    if run.trainer.max_epochs != -1 and run.progress.epoch > run.trainer.max_epochs:
+    epochs = run.progress.epoch + (run.progress.position == Position.EPOCH)
+    if run.trainer.max_epochs != -1 and epochs > run.trainer.max_epochs:
         raise MisconfigurationException(
-            f"The checkpoint {run.trainer.ckpt_path!r} was written after {run.progress.epoch} epochs, and "
+            f"The checkpoint {run.trainer.ckpt_path!r} was written after {epochs} epochs, and "
             f"`Trainer(max_epochs={run.trainer.max_epochs})` allows fewer: raise `max_epochs`, which counts all epochs."
         )
     for name, objects, states in (
@@ -298,7 +304,9 @@ def resolve_path(trainer: Any, path: Any, module_given: bool) -> str | None:
 
 
 def find_last(savers: list[ModelCheckpoint], trainer: Any, requeued: str | None) -> str | None:
-    """The newest of the savers' last checkpoints; without one, or where it is damaged, the newest good one of all.
+    """The newest of the savers' last checkpoints; the newest of all where there is none, or one that is further.
+
+    A "last" one may be older: a signal writes it once, whatever the saver's settings.
 
     Args:
         savers: the callbacks.
@@ -313,8 +321,13 @@ def find_last(savers: list[ModelCheckpoint], trainer: Any, requeued: str | None)
     """
     last = {path for saver in savers for path in saver.last_checkpoints(trainer)} | ({requeued} if requeued else set())
     others = {path for saver in savers if not saver.save_weights_only for path in saver.all_checkpoints(trainer)} - last
+    others |= {
+        callback.ckpt_path
+        for callback in trainer.checkpoint_callbacks
+        if isinstance(callback, OnExceptionCheckpoint) and exists(callback.ckpt_path)
+    }
     wrong: dict[str, str] = {}
-    for path in newest_first(last) + newest_first(others):
+    for path in candidates(last, others):
         if (reason := whats_wrong(path)) is not None:
             wrong[path] = reason
             continue
@@ -329,6 +342,24 @@ def find_last(savers: list[ModelCheckpoint], trainer: Any, requeued: str | None)
         )
     rank_zero_info("`ckpt_path='last'`: there is no last checkpoint yet, so training starts from the beginning.")
     return None
+
+
+def candidates(last: set[str], others: set[str]) -> list[str]:
+    """The order in which to try them."""
+    ordered, rest = newest_first(last), newest_first(others)
+    newer = ordered and rest and (written_at(rest[0]) or 0.0) > (written_at(ordered[0]) or 0.0)
+    if newer and batches_done(rest[0]) > batches_done(ordered[0]):  # where a folder was copied, time says nothing
+        ordered.insert(0, rest.pop(0))
+    return ordered + rest
+
+
+def batches_done(path: str) -> int:
+    """How many batches had been trained when a checkpoint was written; -1 if it cannot be read."""
+    try:
+        loop = load_file(path).get("loops", {})["fit_loop"]
+        return int(loop["epoch_loop.batch_progress"]["total"]["processed"])
+    except (KeyError, OSError, MisconfigurationException):
+        return -1
 
 
 def _listed(wrong: dict[str, str]) -> str:

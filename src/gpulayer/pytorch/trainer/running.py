@@ -58,9 +58,10 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
         try:
             checks.has_what_it_needs(stage, module, sources.of_call(stage))
             trainer.name_default_logger(type(module).__name__)
-            if fn is TrainerFn.FITTING and ckpt_path == "last":
-                for logger in folder_loggers(trainer):
-                    logger.go_on_in_folder()
+            trainer.reruns = fn is TrainerFn.FITTING and ckpt_path == "last"
+            if trainer.reruns:
+                for number, logger in folder_loggers(trainer):
+                    logger.go_on_in_folder(number)
             path = checkpoint.resolve_path(trainer, ckpt_path, module_given)
             trainer.ckpt_path = path
             take_module(trainer, module)
@@ -74,12 +75,12 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
                     trainer.progress.restart_epoch()  # which an error may have broken off
             prepare_data(trainer, module, sources)
             strategy.setup_environment()
-            if fn is TrainerFn.FITTING and ckpt_path == "last" and path is None:
+            if trainer.reruns and path is None:
                 trainer.delivery.begin_anew()
             set_up(trainer, module, stage)
             if fn is TrainerFn.FITTING:
-                for logger in folder_loggers(trainer):
-                    logger.begin()
+                for number, logger in folder_loggers(trainer):
+                    logger.begin(number)
             with strategy.root_device, strategy.precision.init_context():
                 module.configure_model()
             loaded = None
@@ -121,7 +122,7 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
             raise
         finally:
             if fn is TrainerFn.FITTING:
-                for logger in folder_loggers(trainer):
+                for _, logger in folder_loggers(trainer):
                     logger.end(well=trainer.state.status is TrainerStatus.FINISHED)
             elif trainer.inference_mode:
                 callables.make_ordinary(module)
@@ -130,11 +131,11 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
             trainer.state.stage = None
 
 
-def folder_loggers(trainer: Any) -> list[FolderLogger]:
-    """The loggers that mark their folder while a run trains, so that a rerun after a crash finds it."""
+def folder_loggers(trainer: Any) -> list[tuple[int, FolderLogger]]:
+    """The loggers that mark their folder while a run trains, so that a rerun after a crash finds it; with numbers."""
     if not trainer.is_global_zero or trainer.fast_dev_run:
         return []
-    return [logger for logger in trainer.loggers if isinstance(logger, FolderLogger)]
+    return [(number, logger) for number, logger in enumerate(trainer.loggers) if isinstance(logger, FolderLogger)]
 
 
 def tell(trainer: Any, module: Module, error: BaseException) -> None:

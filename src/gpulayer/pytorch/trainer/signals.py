@@ -54,7 +54,10 @@ class Signals:
     @property
     def numbers(self) -> frozenset[int]:
         """The signals that a run may be ended with."""
-        return frozenset({signal.SIGINT, signal.SIGTERM} | ({self.requeue_signal} if self.requeue_signal else set()))
+        hangup = getattr(signal, "SIGHUP", None)  # the terminal is gone, or the connection to it
+        return frozenset(
+            {signal.SIGINT, signal.SIGTERM} | {number for number in (hangup, self.requeue_signal) if number}
+        )
 
     # -- handlers ----------------------------------------------------------------------------------------------------
 

@@ -218,6 +218,7 @@ class Trainer:
         self.should_stop = False
         self.training_rng: dict[str, Any] | None = None  # set while a validation within `fit` draws random numbers
         self.ckpt_path: str | None = None
+        self.reruns = False  # whether `ckpt_path="last"` was asked for: this is the same run, and not a branch of it
         self.results = Results(torch.device("cpu"))
         self.lightning_module: Any = None
         self.datamodule: DataModule | None = None

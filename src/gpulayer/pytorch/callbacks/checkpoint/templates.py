@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from string import Formatter
 from typing import Any
 
@@ -50,10 +51,11 @@ def fill_template(template: str, metrics: Mapping[str, Any], equals: str | None 
         if name is not None:
             value = metrics.get(name, 0)
             value = value.item() if isinstance(value, Tensor) else value
-            if (specification or "").endswith("d"):
+            if (specification or "").endswith("d") and isfinite(value):
                 value = int(value)
             elif specification:
                 value = float(value)
+                specification = specification.removesuffix("d")  # of NaN, which is no integer
             parts.append("" if equals is None else f"{name}{equals}")
             parts.append(format(value, specification or ""))
     return "".join(parts)
