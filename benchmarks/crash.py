@@ -1,13 +1,13 @@
 """Kill training runs with SIGKILL at random moments, start them again, and count what was lost or came out otherwise.
 
-    python benchmarks/crash.py                           # 300 rounds, about 15 minutes
+    python benchmarks/crash.py                           # 300 rounds, about 2 minutes
     python benchmarks/crash.py --rounds 20 --seed 7      # the same moments as the last time with this seed
     python benchmarks/crash.py --kinds workers stream --write
 
-A round is a kill and the start that follows. In every second one the moment is inside a save: a file-system watcher
-tells when the temporary file of a checkpoint appears. A run is killed one to three times; when it has come to its end
-its weights, optimizer, metrics, metrics.csv, best checkpoint and files must be those, bit for bit, of a run that nobody
-killed, and every batch must have been the very next one. What the runs are is in `tests/crash/runs.py`.
+A round is a kill and the start that follows. In two of three the moment is chosen to be inside a save: a file-system
+watcher tells when the temporary file of a checkpoint appears. A run is killed one to three times; when it has come to
+its end its weights, optimizer, metrics, metrics.csv, best checkpoint and files must be those, bit for bit, of a run that
+nobody killed, and every batch must have been the very next one. What the runs are is in `tests/crash/runs.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--width", type=int, default=256, help="of the model: the larger, the longer a save takes")
+    parser.add_argument("--width", type=int, default=1024, help="of the model: the larger, the longer a save takes")
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/")
     chosen = parser.parse_args()
     began = time.monotonic()

@@ -159,6 +159,7 @@ class ModelCheckpoint(CheckpointFiles):
         self._validated = False
         if self._goes_on:
             self._goes_on = False
+            self._delete_replaced(trainer)
             self._catch_up(trainer)
 
     def on_train_batch_end(
@@ -342,10 +343,10 @@ class ModelCheckpoint(CheckpointFiles):
     ) -> None:
         if self.save_last:  # a copy of this file, which is to know its own name
             self.last_model_path = self._last_path(trainer, candidates)
+        if replaced and replaced != path:  # the file itself names what it replaces, in case the run is killed then
+            self._replaced += (replaced,)
         self._write(trainer, path, before, partial(self._save_checkpoint, trainer))
         self._newest = path, Moment.now(trainer, full=not self.save_weights_only)
-        if replaced and replaced != path:
-            self._replaced += (replaced,)
 
     def _save_last_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:
         """Write the last file, if there is to be one."""
@@ -362,10 +363,10 @@ class ModelCheckpoint(CheckpointFiles):
                 write = partial(trainer.save_checkpoint, weights_only=False)
             else:
                 write = partial(self._save_checkpoint, trainer)
-            self._write(trainer, path, before, write)
-            self._last = path, now
             if replaced and replaced != path:
                 self._replaced += (replaced,)
+            self._write(trainer, path, before, write)
+            self._last = path, now
         if self._last[1] == now:
             self._delete_replaced(trainer)
 
@@ -414,7 +415,8 @@ class ModelCheckpoint(CheckpointFiles):
             "kth_best_model_path": self.kth_best_model_path,
             "kth_value": self.kth_value,
             "last_model_path": self.last_model_path,
-            "saved_step": self._last_global_step_saved,  # not one of Lightning's
+            "saved_step": self._last_global_step_saved,  # these two are not Lightning's
+            "replaced": list(self._replaced),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -427,6 +429,7 @@ class ModelCheckpoint(CheckpointFiles):
         before, now = state_dict.get("dirpath") or self.dirpath or "", self.dirpath or ""
         scores: dict[str, Tensor] = dict(state_dict.get("best_k_models", {}))
         best, last = state_dict["best_model_path"], state_dict.get("last_model_path", "")
+        replaced = [path for path in state_dict.get("replaced", ()) if path not in (best, *scores)]
         wanted = {path for path in (best, last, *scores) if path}
         moved = self._resumed_from is not None and places.same_file(places.folder_of(self._resumed_from), now)
         found = {path: places.find_again(path, before, now, moved) for path in wanted}
@@ -445,6 +448,7 @@ class ModelCheckpoint(CheckpointFiles):
         if before == now and self._resumed_from is not None and self._is_last(self._resumed_from):
             self._leftovers = places.newer_than(self._resumed_from, now) - set(found.values())
         self._goes_on = "saved_step" in state_dict
+        self._replaced = tuple(filter(None, (places.find_again(path, before, now, moved) for path in replaced)))
         self._last_global_step_saved = state_dict.get("saved_step", 0)
         self.current_score = state_dict.get("current_score")
         self.last_model_path = found.get(last, "")

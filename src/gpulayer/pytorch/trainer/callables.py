@@ -100,6 +100,8 @@ def bind_optimizer(run: Run) -> None:
         )
     else:
         run.clip = module.clip_gradients if trainer.gradient_clip_val else nothing
+    plain = not strategy.precision.does("optimizer_step")
+    run.steps_alone = plain and not any(map(needs_closure, run.optimizers))
     if run.manual:
         return
     run.optimizer, wrapped = run.optimizers[0], run.wrapped_optimizers[0]
