@@ -6,8 +6,8 @@
 
 A round is a kill and the start that follows. In two of three the moment is chosen to be inside a save: a file-system
 watcher tells when the temporary file of a checkpoint appears. A run is killed one to three times; when it has come to
-its end its weights, optimizer, metrics, metrics.csv, best checkpoint and files must be those, bit for bit, of a run that
-nobody killed, and every batch must have been the very next one. What the runs are is in `tests/crash/runs.py`.
+its end its weights, optimizer, metrics, metrics.csv, best checkpoint and files must be those, bit for bit, of a run
+that nobody killed, and every batch must have been the very next one. What the runs are is in `tests/crash/runs.py`.
 """
 
 from __future__ import annotations
