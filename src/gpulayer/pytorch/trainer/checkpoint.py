@@ -347,7 +347,7 @@ def find_last(savers: list[ModelCheckpoint], trainer: Any, requeued: str | None)
 def candidates(last: set[str], others: set[str]) -> list[str]:
     """The order in which to try them."""
     ordered, rest = newest_first(last), newest_first(others)
-    newer = ordered and rest and (written_at(rest[0]) or 0.0) > (written_at(ordered[0]) or 0.0)
+    newer = ordered and rest and exists(ordered[0]) and (written_at(rest[0]) or 0.0) > (written_at(ordered[0]) or 0.0)
     if newer and batches_done(rest[0]) > batches_done(ordered[0]):  # where a folder was copied, time says nothing
         ordered.insert(0, rest.pop(0))
     return ordered + rest
