@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gpulayer.pytorch as L
+from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.pytorch.callbacks import ModelCheckpoint, Timer, timer
 from gpulayer.pytorch.callbacks.timer import read_duration
-from tests.pytorch.models import Line, Validated, loader, trainer
+from tests.pytorch.models import Line, Validated, loader, same, trainer, weights
 
 
 @pytest.fixture
@@ -119,3 +121,44 @@ def test_of_a_timer_and_max_time_the_timer_counts(clock: list[float]) -> None:
         )  # fmt: skip
     used.fit(Slow(clock), loader())
     assert used.global_step == 3
+
+
+@pytest.mark.filterwarnings("ignore:The checkpoint holds the state of callbacks")
+@pytest.mark.parametrize(("interval", "steps"), [("step", 7), ("epoch", 8)])
+def test_a_run_saved_at_any_batch_stops_where_the_whole_one_did(clock: list[float], interval: str, steps: int) -> None:
+    """Seventy seconds of ten a batch, of four batches an epoch; the moment of the stop included, bit for bit."""
+
+    def run(path: str | None = None) -> tuple[int, dict[str, Any]]:
+        saver = ModelCheckpoint("saved", "{step}", save_top_k=-1, every_n_train_steps=1)
+        ends = ModelCheckpoint("ends", "{step}", save_top_k=-1, save_on_train_epoch_end=True)
+        model = Slow(clock)
+        used = trainer(max_epochs=9, callbacks=[Timer({"seconds": 70}, interval), *([] if path else [saver, ends])])
+        used.fit(model, loader(), ckpt_path=path)
+        return used.global_step, weights(model)
+
+    ended, whole = run()
+    assert ended == steps
+    files = [*Path("saved").glob("*.ckpt"), *Path("ends").glob("*.ckpt")]
+    assert len(files) == steps + 2
+    for path in files:
+        clock[0] += 500
+        again, resumed = run(str(path))
+        assert again == steps, path
+        assert same(whole, resumed)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"duration": 5},
+        {"duration": "5 minutes"},
+        {"duration": {"years": 1}},
+        {"duration": {}},
+        {"duration": timedelta(seconds=-1)},
+        {"interval": "batch"},
+        {"interval": None},
+    ],
+)
+def test_bad_values_are_refused_when_it_is_made(given: dict[str, Any]) -> None:
+    with pytest.raises(MisconfigurationException, match=r"is no duration|choose 'step' or 'epoch'"):
+        Timer(**given)

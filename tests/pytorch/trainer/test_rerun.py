@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 import gpulayer.pytorch as L
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
-from gpulayer.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+from gpulayer.pytorch.callbacks import EarlyStopping, ModelCheckpoint, OnExceptionCheckpoint, Timer
 from gpulayer.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tests.pytorch.models import Line, loader, same, trainer, weights
 
@@ -331,3 +333,30 @@ def test_fewer_epochs_than_are_done(max_epochs: int) -> None:
         else:
             used.fit(Stops(), loader(), ckpt_path="last")
             assert used.current_epoch == epochs
+
+
+def test_a_run_whose_time_was_over_goes_on_when_it_is_given_more() -> None:
+    """Timer judges for itself, by the time that all its runs have taken."""
+
+    class Slow(Stops):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            time.sleep(0.05)
+            return super().training_step(batch, batch_idx)
+
+    done = []
+    for seconds in (0.12, 0.12, 60.0):
+        model = Slow()
+        callbacks = [Timer(timedelta(seconds=seconds)), ModelCheckpoint("saved", save_last=True)]
+        trainer(max_epochs=2, callbacks=callbacks).fit(model, loader(), ckpt_path="last")
+        done.append(len(model.done))
+    assert 0 < done[0] < BATCHES
+    assert done[1:] == [0, BATCHES]  # a stop ends its epoch
+
+
+def test_a_run_that_stopped_early_goes_on_when_it_is_given_more_patience() -> None:
+    for patience, more in ((1, 2 * BATCHES), (1, 0), (3, 2 * BATCHES)):
+        saver, model = ModelCheckpoint("saved", save_last=True), Stops()
+        stopper = EarlyStopping("loss", min_delta=1e9, patience=patience)
+        used = trainer(max_epochs=5, callbacks=[stopper, saver])
+        used.fit(model, loader(), ckpt_path="last")
+        assert len(model.done) == more

@@ -496,6 +496,10 @@ goes_on("newest")
 goes_on("path-at-first", "start.ckpt")
 goes_on("path-requeued", "start.ckpt", restarts=1)
 os.utime("saved/last.ckpt", (1, 1))
+goes_on("last-older", "last")  # and those of the runs before, which went further, are newer
+for path in Path("saved").glob("epoch=*"):
+    os.utime(path, (1, 1))
+goes_on("all-older", "last")
 os.utime("saved/last.ckpt", (2e9, 2e9))
 goes_on("last-newer", "last")
 goes_on("switched-off", plugins=[SLURMEnvironment(auto_requeue=False)])
@@ -509,9 +513,11 @@ goes_on("asked", "hpc")
     assert "there is no hpc_ckpt_<number>.ckpt in" in found(output, "none-yet")[0]
     taken = {
         "fresh": "None", "newest": "hpc_ckpt_10.ckpt", "path-at-first": "start.ckpt",
+        "path-requeued": "hpc_ckpt_10.ckpt", "all-older": "hpc_ckpt_10.ckpt", "last-newer": "last.ckpt",
         "switched-off": "None", "interactive": "None", "asked": "hpc_ckpt_10.ckpt",
     }  # fmt: skip
     assert {name: Path(found(output, name)[0].split(" ")[1]).name for name in taken} == taken
+    assert Path(found(output, "last-older")[0].split(" ")[1]).name.startswith("epoch=2-step=15")
 
 
 def cluster() -> bool:

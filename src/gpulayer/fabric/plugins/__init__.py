@@ -1,4 +1,4 @@
-"""Plugins, at the path where code written for Lightning imports them."""
+"""Plugins, at the path where code written for Lightning's Fabric imports them."""
 
 from gpulayer.fabric.checkpoint import AsyncCheckpointIO, CheckpointIO, TorchCheckpointIO
 from gpulayer.fabric.environments import SLURMEnvironment

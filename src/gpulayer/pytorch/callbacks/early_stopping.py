@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from math import isfinite
+from math import isfinite, isnan
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
-from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from gpulayer.fabric.utilities.rank_zero import log, rank_zero_info, rank_zero_warn
 from gpulayer.pytorch.core.callback import Monitor
 
 if TYPE_CHECKING:
@@ -25,11 +26,14 @@ class EarlyStoppingReason(IntEnum):
     STOPPING_THRESHOLD = 1
     DIVERGENCE_THRESHOLD = 2
     PATIENCE_EXHAUSTED = 3
-    NON_FINITE = 4
+    NON_FINITE_METRIC = 4
 
 
 class EarlyStopping(Monitor):
     """Stop when the monitored metric has not become better for `patience` checks.
+
+    A run that is resumed from a checkpoint of the moment in which this one stopped stops again, unless the arguments
+    are others now: with more patience it trains on.
 
     Args:
         monitor: the metric.
@@ -37,13 +41,20 @@ class EarlyStopping(Monitor):
         patience: how many checks without a better value it takes to stop.
         verbose: log a line for each better value.
         mode: "min" if lower is better, "max" if higher is.
-        strict: whether a metric that was not logged is an error, or ignored.
+        strict: whether a metric that was not logged is an error, or ignored with a warning.
         check_finite: stop when the metric is NaN or infinite.
         stopping_threshold: stop at once when the metric is better than this.
         divergence_threshold: stop at once when the metric is worse than this.
         check_on_train_epoch_end: check at the end of the training epoch, or after validation. Default: at the end of
             the epoch if there is one validation an epoch.
-        log_rank_zero_only: log lines on rank 0 alone.
+        log_rank_zero_only: with several processes, log lines on rank 0 alone.
+
+    Attributes:
+        best_score: the best value so far.
+        wait_count: checks since then.
+        stopped_epoch: the epoch in which it asked to stop; 0 if it did not.
+        stopping_reason: why, as an `EarlyStoppingReason`.
+        stopping_reason_message: why, as a sentence; None if it did not.
 
     Raises:
         MisconfigurationException: a value that cannot be used.
@@ -64,19 +75,23 @@ class EarlyStopping(Monitor):
         log_rank_zero_only: bool = False,
     ) -> None:
         super().__init__()
-        if mode not in ("min", "max"):
-            raise MisconfigurationException(f"`EarlyStopping(mode={mode!r})`: choose 'min' or 'max'.")
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 0:
-            raise MisconfigurationException(f"`EarlyStopping(patience={patience!r})`: give a number of checks from 0.")
-        if not isinstance(monitor, str):
-            raise MisconfigurationException(f"`EarlyStopping(monitor={monitor!r})`: give the name of a logged metric.")
-        for name, value in (
-            ("min_delta", min_delta),
-            ("stopping_threshold", stopping_threshold),
-            ("divergence_threshold", divergence_threshold),
-        ):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-                raise MisconfigurationException(f"`EarlyStopping({name}={value!r})`: give a number.")
+        _check_arguments(
+            monitor,
+            patience,
+            mode,
+            numbers={
+                "min_delta": min_delta,
+                "stopping_threshold": stopping_threshold,
+                "divergence_threshold": divergence_threshold,
+            },
+            flags={
+                "verbose": verbose,
+                "strict": strict,
+                "check_finite": check_finite,
+                "check_on_train_epoch_end": check_on_train_epoch_end,
+                "log_rank_zero_only": log_rank_zero_only,
+            },
+        )
         self.monitor = monitor
         self.min_delta = abs(min_delta)
         self.patience = patience
@@ -93,7 +108,12 @@ class EarlyStopping(Monitor):
         self.best_score = torch.tensor(float("inf") if mode == "min" else float("-inf"))
         self.stopping_reason = EarlyStoppingReason.NOT_STOPPED
         self.stopping_reason_message: str | None = None
+        self._last_score: float | None = None  # of the last check
         self._asked = False  # whether it was this callback that asked the Trainer to stop
+
+    @property
+    def asked_to_stop(self) -> bool:
+        return self._asked
 
     @property
     def state_key(self) -> str:
@@ -107,19 +127,27 @@ class EarlyStopping(Monitor):
             "patience": self.patience,
             "stopping_reason": int(self.stopping_reason),
             "stopping_reason_message": self.stopping_reason_message,
+            "last_score": self._last_score,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the counts back; `patience` stays what it was made with, so that a run can be given more."""
         self.wait_count = state_dict["wait_count"]
         self.stopped_epoch = state_dict["stopped_epoch"]
         self.best_score = state_dict["best_score"]
-        self.patience = state_dict["patience"]
         self.stopping_reason = EarlyStoppingReason(state_dict.get("stopping_reason", 0))
         self.stopping_reason_message = state_dict.get("stopping_reason_message")
+        self._last_score = state_dict.get("last_score")
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         if self._check_on_train_epoch_end is None:
             self._check_on_train_epoch_end = trainer.val_check_interval == 1.0 and trainer.check_val_every_n_epoch == 1
+
+    def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
+        """A resumed run is asked again what it was asked when its checkpoint was written."""
+        self._asked = False
+        if trainer.ckpt_path is not None and not trainer.fast_dev_run:
+            self._decide(trainer, self.stopped_epoch)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:
         if self._check_on_train_epoch_end:
@@ -136,19 +164,8 @@ class EarlyStopping(Monitor):
         if self.monitor not in metrics:
             self._missing(sorted(metrics))
             return
-        reason, message = self._judge(metrics[self.monitor].detach().cpu())
-        if reason is not EarlyStoppingReason.NOT_STOPPED:
-            self.stopped_epoch = trainer.current_epoch
-            self.stopping_reason, self.stopping_reason_message = reason, message
-            self._asked = not trainer.should_stop or self._asked
-            trainer.should_stop = True
-        elif self._asked:
-            # It asked before `min_epochs` or `min_steps` were reached, and the metric has recovered since
-            # (Lightning's issue 19966).
-            self._asked = trainer.should_stop = False
-            self.stopping_reason, self.stopping_reason_message = reason, None
-        if message and (self.verbose or reason is not EarlyStoppingReason.NOT_STOPPED):
-            rank_zero_info("EarlyStopping: %s", message)
+        self._count(metrics[self.monitor].detach().cpu(), trainer)
+        self._decide(trainer, trainer.current_epoch)
 
     def _missing(self, names: list[str]) -> None:
         message = (
@@ -159,35 +176,84 @@ class EarlyStopping(Monitor):
             raise MisconfigurationException(message)
         rank_zero_warn(message)
 
-    def _judge(self, score: Tensor) -> tuple[EarlyStoppingReason, str]:
-        """Whether the score is a reason to stop, and a sentence about it."""
+    def _better(self, one: float, other: float) -> bool:
+        return one < other if self.mode == "min" else one > other
+
+    def _count(self, score: Tensor, trainer: Trainer) -> None:
+        """Note the score of a check: whether it is the best so far, or how many checks there were since that."""
         value, best = float(score), float(self.best_score)
-        lower = self.mode == "min"
-
-        def better(a: float, b: float) -> bool:
-            return a < b if lower else a > b
-
+        self._last_score = value
         if self.check_finite and not isfinite(value):
-            return EarlyStoppingReason.NON_FINITE, f"{self.monitor} is {value}."
-        if self.stopping_threshold is not None and better(value, self.stopping_threshold):
-            self.best_score = score
-            return (
-                EarlyStoppingReason.STOPPING_THRESHOLD,
-                f"{self.monitor} {value:.5g} has reached the threshold {self.stopping_threshold}.",
-            )
-        if self.divergence_threshold is not None and better(self.divergence_threshold, value):
-            return (
-                EarlyStoppingReason.DIVERGENCE_THRESHOLD,
-                f"{self.monitor} {value:.5g} is beyond the threshold {self.divergence_threshold}.",
-            )
-        if better(value, best - self.min_delta if lower else best + self.min_delta):
-            self.best_score = score
-            self.wait_count = 0
-            return EarlyStoppingReason.NOT_STOPPED, f"{self.monitor} {value:.5g} is the best so far."
-        self.wait_count += 1
-        if self.wait_count >= self.patience:
+            return
+        if self._better(value, best - self.min_delta if self.mode == "min" else best + self.min_delta):
+            self.best_score, self.wait_count = score, 0
+            if self.verbose:
+                self._say(trainer, f"{self.monitor} {value:.5g} is the best so far.")
+        else:
+            self.wait_count += 1
+
+    def _verdict(self) -> tuple[EarlyStoppingReason, str | None]:
+        """Whether the last score, or how long there was none better, is a reason to stop; and a sentence about it."""
+        value = self._last_score
+        if value is not None:
+            if self.check_finite and not isfinite(value):
+                return EarlyStoppingReason.NON_FINITE_METRIC, f"{self.monitor} is {value}."
+            if self.stopping_threshold is not None and self._better(value, self.stopping_threshold):
+                return (
+                    EarlyStoppingReason.STOPPING_THRESHOLD,
+                    f"{self.monitor} {value:.5g} has reached the threshold {self.stopping_threshold}.",
+                )
+            if self.divergence_threshold is not None and self._better(self.divergence_threshold, value):
+                return (
+                    EarlyStoppingReason.DIVERGENCE_THRESHOLD,
+                    f"{self.monitor} {value:.5g} is beyond the threshold {self.divergence_threshold}.",
+                )
+        if self.wait_count and self.wait_count >= self.patience:
             return (
                 EarlyStoppingReason.PATIENCE_EXHAUSTED,
-                f"{self.monitor} was not better than {best:.5g} for {self.wait_count} checks.",
+                f"{self.monitor} was not better than {float(self.best_score):.5g} for {self.wait_count} checks.",
             )
-        return EarlyStoppingReason.NOT_STOPPED, ""
+        return EarlyStoppingReason.NOT_STOPPED, None
+
+    def _decide(self, trainer: Trainer, epoch: int) -> None:
+        self.stopping_reason, self.stopping_reason_message = self._verdict()
+        if self.stopping_reason_message is not None:
+            self.stopped_epoch = epoch
+            self._asked = not trainer.should_stop or self._asked
+            trainer.should_stop = True
+            self._say(trainer, self.stopping_reason_message)
+            return
+        self.stopped_epoch = 0
+        if self._asked:
+            # It asked before `min_epochs` or `min_steps` were reached, and the metric has recovered since
+            # (Lightning's issue 19966).
+            self._asked = trainer.should_stop = False
+
+    def _say(self, trainer: Trainer, message: str) -> None:
+        if trainer.world_size == 1 or self.log_rank_zero_only:
+            rank_zero_info("EarlyStopping: %s", message)
+        else:
+            log.info("[rank %d] EarlyStopping: %s", trainer.global_rank, message)
+
+
+def _check_arguments(monitor: Any, patience: Any, mode: Any, numbers: dict[str, Any], flags: dict[str, Any]) -> None:
+    if not isinstance(monitor, str):
+        raise MisconfigurationException(f"`EarlyStopping(monitor={monitor!r})`: give the name of a logged metric.")
+    if mode not in ("min", "max"):
+        raise MisconfigurationException(f"`EarlyStopping(mode={mode!r})`: choose 'min' or 'max'.")
+    if isinstance(patience, bool) or not isinstance(patience, Integral) or patience < 0:
+        raise MisconfigurationException(f"`EarlyStopping(patience={patience!r})`: give a number of checks from 0.")
+    for name, value in numbers.items():
+        number = isinstance(value, Real) and not isinstance(value, bool) and not isnan(value)
+        if not number and (value is not None or name == "min_delta"):
+            raise MisconfigurationException(f"`EarlyStopping({name}={value!r})`: give a number.")
+    for name, value in flags.items():
+        if not isinstance(value, bool) and (value is not None or name != "check_on_train_epoch_end"):
+            raise MisconfigurationException(f"`EarlyStopping({name}={value!r})`: choose True or False.")
+    stop, diverged = numbers["stopping_threshold"], numbers["divergence_threshold"]
+    if stop is not None and diverged is not None and not (stop < diverged if mode == "min" else stop > diverged):
+        raise MisconfigurationException(
+            f"`EarlyStopping(mode={mode!r}, stopping_threshold={stop!r}, divergence_threshold={diverged!r})` stops "
+            f"whatever the metric is: the threshold to stop at must be {'below' if mode == 'min' else 'above'} that of "
+            "divergence."
+        )

@@ -65,6 +65,11 @@ class Timer(Callback):
         self._begun: dict[str, float] = {}
         self._ended: dict[str, float] = {}
         self._before = 0.0  # training time of the runs that this one resumes
+        self._over = False  # whether the time was over when it last looked
+
+    @property
+    def asked_to_stop(self) -> bool:
+        return self._over
 
     def start_time(self, stage: str = "train") -> float | None:
         """When the stage began, on the monotonic clock; None if it has not."""
@@ -87,8 +92,10 @@ class Timer(Callback):
         return None if self._duration is None else self._duration - self.time_elapsed(stage)
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
+        """A resumed run may have no time left; by epochs it goes on to the end of the one that it is in."""
         self._begin("train")
-        self._check(trainer)
+        if self._interval == "step" or self._over or not trainer.progress.mid_epoch:
+            self._check(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
         self._ended["train"] = time.monotonic()
@@ -127,16 +134,18 @@ class Timer(Callback):
 
     def _check(self, trainer: Trainer) -> None:
         remaining = self.time_remaining("train")
-        if remaining is not None and remaining <= 0 and not trainer.should_stop:
+        self._over = remaining is not None and remaining <= 0
+        if self._over and not trainer.should_stop:
             trainer.should_stop = True
             if self._verbose:
                 rank_zero_info("The time of %s is over; training stops.", timedelta(seconds=self._duration or 0))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"time_elapsed": {stage: self.time_elapsed(stage) for stage in STAGES}}
+        return {"time_elapsed": {stage: self.time_elapsed(stage) for stage in STAGES}, "over": self._over}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._before = float(state_dict.get("time_elapsed", {}).get("train", 0.0))
+        self._over = bool(state_dict.get("over", False))
 
 
 def _known(stage: str) -> str:

@@ -19,6 +19,11 @@ class Callback:
 
     _module_of_run: Module | None = None
 
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether this callback set `trainer.should_stop`, and will judge for itself when the run goes on."""
+        return False
+
     def log(self, *args: Any, **kwargs: Any) -> None:
         """`Module.log`, from a hook of this callback."""
         self._running_module("log").log(*args, **kwargs)

@@ -55,7 +55,7 @@ def dump(run: Run, weights_only: bool) -> dict[str, Any]:
             "stepped": at.stepped,
             "metrics": {name: float(value) for name, value in run.results.refresh().callback.items()},
             "rng": trainer.training_rng or collect_rng_states(),
-            "should_stop": trainer.should_stop,
+            "should_stop": trainer.should_stop and not any(one.asked_to_stop for one in trainer.callbacks),
         },
     }
     if not weights_only:
@@ -171,7 +171,7 @@ def restore_training(run: Run, checkpoint: dict[str, Any]) -> None:
     run.resumed = True
     if run.trainer.reruns and checkpoint.get("gpulayer", {}).get("should_stop"):
         run.trainer.should_stop = True
-        rank_zero_info("The run had been stopped, by a callback or by `trainer.should_stop`, when it was saved.")
+        rank_zero_info("`trainer.should_stop` was set when the checkpoint was saved: the run is over.")
     if made := checkpoint.get("gpulayer", {}).get("loader_made"):
         run.loader_made = made[0], made[1]
     lacking = [key for key in ("optimizer_states", "lr_schedulers") if key not in checkpoint]
