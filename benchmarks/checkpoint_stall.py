@@ -12,10 +12,8 @@ medians over the turns and rounds, each in comparison with the steps without sav
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import itertools
-import json
 import os
 import statistics
 import time
@@ -148,22 +146,7 @@ def report(results: dict[str, list[common.Measurement]]) -> str:
     return common.table(["", *(title for _, title in COLUMNS.values())], rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="How long a training step waits for a checkpoint of 300 MB.")
-    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), metavar="NAME")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help="write the results into benchmarks/results")
-    parser.add_argument("--child", metavar="CONTESTANT", help="take one measurement, print JSON")
-    options = parser.parse_args()
-    if options.child:
-        print(json.dumps(child(options.child)))
-        return
-    results = common.alternate(options.contestants, options.rounds, lambda one: common.measure(__file__, one))
-    table = report(results)
-    print(table)
-    if options.write:
-        common.write("checkpoint_stall", table, {"rounds": options.rounds, "measurements": results})
-
-
 if __name__ == "__main__":
-    main()
+    common.compare(
+        "checkpoint_stall", child, report, __file__, __doc__.splitlines()[0], rounds=5, contestants=CONTESTANTS
+    )

@@ -58,27 +58,33 @@ def compare(
     script: str,
     about: str,
     rounds: int,
+    contestants: Sequence[str] = FRAMEWORKS,
 ) -> None:
-    """The command line of a benchmark that takes one measurement in each process, for each of FRAMEWORKS.
+    """The command line of a benchmark that takes one measurement in each process, for each contestant.
 
     Args:
         name: of the files of results.
-        child: takes one measurement, for a framework.
-        report: draws the table of every framework's measurements.
+        child: takes one measurement, for a contestant.
+        report: draws the table of every contestant's measurements.
         script: its file.
         about: what it measures, a line for the help.
         rounds: how many, unless told otherwise.
+        contestants: what is compared; of FRAMEWORKS the bare loop always takes part.
     """
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--frameworks", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS), metavar="NAME")
+    option = "--frameworks" if contestants is FRAMEWORKS else "--contestants"
+    parser.add_argument(
+        option, dest="chosen", nargs="+", choices=contestants, default=list(contestants), metavar="NAME"
+    )
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--write", action="store_true", help="write the results into benchmarks/results")
-    parser.add_argument("--child", metavar="FRAMEWORK", help="take one measurement, print JSON")
+    parser.add_argument("--child", metavar="NAME", help="take one measurement, print JSON")
     options = parser.parse_args()
     if options.child:
         print(json.dumps(child(options.child)))
         return
-    results = alternate(frameworks(options.frameworks), options.rounds, lambda one: measure(script, one))
+    chosen = frameworks(options.chosen) if contestants is FRAMEWORKS else options.chosen
+    results = alternate(chosen, options.rounds, lambda one: measure(script, one))
     table_ = report(results)
     print(table_)
     if options.write:

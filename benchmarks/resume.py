@@ -14,8 +14,6 @@ parts of torch. Fresh processes in alternating rounds; medians.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +25,10 @@ CASES = ("shuffled", "workers", "batches")
 SAMPLES, SIZE, DONE = 10_000_000, 32, 100_000
 
 
-def child(case: str, resumed: bool) -> common.Measurement:
+def child(contestant: str) -> common.Measurement:
+    case, kind = contestant.split()
+    resumed = kind == "resumed"
+
     import torch
     from torch.utils.data import DataLoader, Dataset
 
@@ -118,23 +119,6 @@ def report(results: dict[str, list[common.Measurement]]) -> str:
     return common.table(("loader", "begin, s", "go on, s", "passing over, s", "samples loaded"), rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help="write the results into benchmarks/results")
-    parser.add_argument("--child", nargs=2, metavar=("CASE", "KIND"), help="take one measurement, print JSON")
-    options = parser.parse_args()
-    if options.child:
-        case, kind = options.child
-        print(json.dumps(child(case, kind == "resumed")))
-        return
-    contestants = [f"{case} {kind}" for case in CASES for kind in ("begun", "resumed")]
-    results = common.alternate(contestants, options.rounds, lambda one: common.measure(__file__, *one.split()))
-    table = report(results)
-    print(table)
-    if options.write:
-        common.write("resume", table, {"rounds": options.rounds, "measurements": results})
-
-
 if __name__ == "__main__":
-    main()
+    both = [f"{case} {kind}" for case in CASES for kind in ("begun", "resumed")]
+    common.compare("resume", child, report, __file__, __doc__.splitlines()[0], rounds=5, contestants=both)
