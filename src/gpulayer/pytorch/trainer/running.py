@@ -22,6 +22,7 @@ from gpulayer.pytorch.loops.results import NoResults, Results
 from gpulayer.pytorch.loops.run import Run
 from gpulayer.pytorch.trainer import callables, checkpoint, checks
 from gpulayer.pytorch.trainer.attach import Sources
+from gpulayer.pytorch.trainer.ckpt_path import resolve_path
 from gpulayer.pytorch.trainer.defaults import savers_last
 from gpulayer.pytorch.trainer.prepare import configure_optimizers, evaluation_of, prepare_fit
 from gpulayer.pytorch.trainer.signals import listening
@@ -62,7 +63,7 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
             if trainer.reruns:
                 for number, logger in folder_loggers(trainer):
                     logger.go_on_in_folder(number)
-            path = checkpoint.resolve_path(trainer, ckpt_path, module_given)
+            path = resolve_path(trainer, ckpt_path, module_given)
             trainer.ckpt_path = path
             take_module(trainer, module)
             trainer.results.abandon()
