@@ -24,6 +24,8 @@ IN_HOOKS = "a batch counts when it is done; Lightning counts in four stages, of 
 OF_ITS_CALL = "a DataModule has a part in the calls that it is given to; Lightning sets it up again in later ones"
 FLOAT16 = "16-mixed is float16 with its scaler on the CPU, too; Lightning takes bfloat16 there"
 STAND_IN = "the optimizer that stands in for none has an empty state of the usual form"
+MADE_ONCE = "WeightAveraging copies the weights when averaging begins, so that configure_model is called once"
+OF_AVERAGE = "the last validation is always of the average; Lightning validates it where there is BatchNorm"
 
 HOOK_ORDER = {
     "configured_as_three_schedulers": ACROSS,
@@ -44,6 +46,12 @@ HOOK_ORDER = {
     "monitors_save_last": LAST,
     "checkpoint_only_last": LAST,
     "training_step_takes_iterator": ITERATOR,
+    "averaged_by_torch": MADE_ONCE,
+    "averaged_one_by_one": MADE_ONCE,
+    "averaged_without_buffers": MADE_ONCE,
+    "averaged_on_a_device": MADE_ONCE,
+    "averaged_late_plainly": MADE_ONCE,
+    "averaged_late_accumulated": MADE_ONCE,
 }
 
 STATE = {"exception_in_validation_step": RESTORED, "gradients_switched_off_by_the_user": CALLER}
@@ -78,7 +86,9 @@ NOTES = {
 COUNTERS = {"early_stopping_recovers": RECOVERS}
 
 # What the views on the loops count: `trainer.fit_loop.epoch_loop.batch_progress` and the like.
+SPIKES = ("one", "rtol", "atol", "both", "window", "warmup", "max", "not_finite", "not_finite_allowed")
 VIEWS = COUNTERS | {
+    **{f"spikes_{case}": IN_HOOKS for case in SPIKES},
     "exception_in_training_step": IN_HOOKS,
     "exception_in_validation_step": IN_HOOKS,
     "none_as_a_batch": "a loader's None takes no optimizer step",
@@ -103,6 +113,11 @@ VIEWS = COUNTERS | {
 STATES = WEIGHTS | {"optimizers_given_as_nothing": STAND_IN, "skip_epoch_with_schedulers": SKIPPED}
 
 METRICS = {
+    "stochastic_averaging_from_the_second_epoch": OF_AVERAGE,
+    "stochastic_averaging_of_the_second_half": OF_AVERAGE,
+    "stochastic_averaging_linear": OF_AVERAGE,
+    "stochastic_averaging_with_a_list": OF_AVERAGE,
+    "stochastic_averaging_of_the_last": OF_AVERAGE,
     "precision_16_mixed": FLOAT16,
     "precision_16_mixed_manual": FLOAT16,
     "configured_as_three_schedulers": ACROSS,

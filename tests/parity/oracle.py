@@ -31,6 +31,7 @@ EXPECTED_WARNINGS = {
     "no_loss": r"`training_step` returned None",
     "no_batches": r"the .*loader.* has no batches",
     "none_as_batch": r"The training loader gave None in place of a batch",
+    "no_batch_indices": r".* gets no `batch_indices` for a DataLoader",
     "no_monitored_metric": r".* watches 'unknown', which was not logged",
 }
 

@@ -17,6 +17,7 @@ SCENARIO_OF = {
     "no_loss": "none_from_training_step",
     "no_batches": "validation_loaders_list_with_an_empty_one",
     "none_as_batch": "none_as_a_batch",
+    "no_batch_indices": "predictions_written_batch_without_length",
     "no_monitored_metric": "configured_as_monitor_that_is_missing",
 }
 

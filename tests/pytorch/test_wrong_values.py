@@ -97,7 +97,6 @@ def test_a_precision_beside_a_strategy_of_ones_own_is_used() -> None:
 @pytest.mark.parametrize(
     ("argument", "hint"),
     [
-        ("profiler", "profilers come with a later version"),
         ("model_registry", "model registries come with a later version"),
         ("resume_from_checkpoint", "pass `ckpt_path=` to `trainer.fit`"),
         ("gpus", "use `accelerator='gpu', devices=...`"),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpulayer import __version__
 from gpulayer.fabric.utilities.seed import seed_everything
-from gpulayer.pytorch import callbacks, loggers, utilities
+from gpulayer.pytorch import callbacks, loggers, profilers, utilities
 from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.datamodule import DataModule, LightningDataModule
 from gpulayer.pytorch.core.module import LightningModule, Module
@@ -23,6 +23,7 @@ __all__ = [
     "callbacks",
     "loggers",
     "plugins",
+    "profilers",
     "seed_everything",
     "strategies",
     "utilities",

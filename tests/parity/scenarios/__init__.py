@@ -6,12 +6,14 @@ libraries' defaults differ).
 """
 
 from tests.parity.scenarios import (
+    averaging,
     changed,
     checkpoints,
     configured,
     data,
     duration,
     evaluation,
+    finetuning,
     formats,
     logging,
     manual,
@@ -19,6 +21,7 @@ from tests.parity.scenarios import (
     modes,
     optimization,
     properties,
+    small_callbacks,
     stopping,
     training,
 )
@@ -28,12 +31,14 @@ __all__ = [
     "LOG_SCENARIOS",
     "SCENARIOS",
     "Scenario",
+    "averaging",
     "changed",
     "checkpoints",
     "configured",
     "data",
     "duration",
     "evaluation",
+    "finetuning",
     "formats",
     "logging",
     "manual",
@@ -41,6 +46,7 @@ __all__ = [
     "modes",
     "optimization",
     "properties",
+    "small_callbacks",
     "stopping",
     "training",
 ]

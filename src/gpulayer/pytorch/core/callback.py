@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class Callback:
     """Override the hooks you need; the others cost nothing. See `ModelHooks` for when each is called."""
 
+    # Whether it changes the weights that are saved: then `on_save_checkpoint` is called for files of weights only, too.
+    changes_saved_weights: bool = False
     _module_of_run: Module | None = None
 
     @property

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 from gpulayer.fabric.utilities.seed import HostStates, isolate_rng, set_rng_states
 from gpulayer.pytorch.core.combined_loader import CombinedLoader
+from gpulayer.pytorch.core.indices import Indices
 from gpulayer.pytorch.core.resume import Resumable, knows_its_place
 
 END = object()
@@ -50,6 +52,9 @@ class Batches:
         self.as_iterator = as_iterator
         self.measure = measure
         self.resumable = Resumable(loader)
+        self.indices: Indices | None = None  # of each batch, where someone asked for them; nobody resumes such a pass
+        # What a profiler makes of the iterator, given the function that begins it.
+        self.watch: Callable[[Callable[[], Iterator[Any]]], Iterator[Any]] | None = None
         self.start = 0  # how many to skip, once: those that a checkpoint counts as done
         self.is_last = False
         self._handed: HandedOver | None = None  # the iterator, where the step takes it
@@ -84,6 +89,12 @@ class Batches:
 
     def _from(self, start: int) -> Iterator[Any]:
         """The batches from number `start` on."""
+        begin = partial(self._begin, start)
+        return begin() if self.watch is None else self.watch(begin)
+
+    def _begin(self, start: int) -> Iterator[Any]:
+        if self.indices is not None:
+            return self.indices.begin()
         if self.stream is not None:
             return self.stream.batches(start)
         if not start:

@@ -48,17 +48,27 @@ class Hooks:
 
     def resolve(self, callbacks: Iterable[Callback]) -> None:
         """Look at the callbacks; again, when there are new ones."""
-        trainer, module, results = self._parts
+        _, module, results = self._parts
         self.callbacks = list(callbacks)
         for callback in self.callbacks:
             callback._module_of_run = module  # for its `log`
         for name in (*SHARED, *CALLBACKS_ONLY):
             users = [callback for callback in self.callbacks if overridden(name, callback, Callback)]
             late = [user for user in users if name in LATE and isinstance(user, LATE[name])]
-            calls = [bound(user, name, trainer, module) for user in users if user not in late]
-            own = getattr(module, name) if name not in CALLBACKS_ONLY and overridden(name, module, Module) else None
-            after = [bound(user, name, trainer, module) for user in late]
+            calls = [self.of_callback(user, name) for user in users if user not in late]
+            own = self.of_module(name) if name not in CALLBACKS_ONLY and overridden(name, module, Module) else None
+            after = [self.of_callback(user, name) for user in late]
             setattr(self, name, chain(name, calls, own, after, results) if calls or own or after else nothing)
+
+    def of_callback(self, callback: Callback, name: str) -> Callable[..., Any]:
+        """A callback's hook, ready to be called."""
+        trainer, module, _ = self._parts
+        return bound(callback, name, trainer, module)
+
+    def of_module(self, name: str) -> Callable[..., Any]:
+        """The module's own hook."""
+        hook: Callable[..., Any] = getattr(self._parts[1], name)
+        return hook
 
     if TYPE_CHECKING:
 

@@ -13,7 +13,8 @@ def predict(run: Run, evaluation: Evaluation | None, keep: bool) -> list[list[An
     Args:
         run: the run.
         evaluation: what to predict.
-        keep: whether to return the predictions; without it, their memory is free after each batch.
+        keep: whether to return the predictions; without it, their memory is free after each batch, unless a callback
+            is given them at the end.
 
     Returns:
         For each loader the predictions of its batches; empty lists if they are not kept.
@@ -23,6 +24,9 @@ def predict(run: Run, evaluation: Evaluation | None, keep: bool) -> list[list[An
     step, several = evaluation.step, evaluation.several
     on_batch_start, on_batch_end = evaluation.on_batch_start, evaluation.on_batch_end
     kept: list[list[Any]] = [[] for _ in evaluation.loaders]
+    indices: list[list[Any]] = [[] for _ in evaluation.loaders]
+    evaluation.predictions, evaluation.batch_indices = kept, indices
+    keep = keep or evaluation.keeps
     counts.start()
     if not any(batches.count for batches in evaluation.loaders):
         return kept
@@ -37,6 +41,10 @@ def predict(run: Run, evaluation: Evaluation | None, keep: bool) -> list[list[An
                 results.fx, results.batch, results.batch_size = evaluation.step_name, batch, None
                 on_batch_start(*args)
                 prediction = step(*args)
+                if batches.indices is not None:
+                    evaluation.current_batch_indices = batches.indices.of(i)
+                    if evaluation.keeps:
+                        indices[index].append(evaluation.current_batch_indices)
                 on_batch_end(prediction, *args)
                 if keep:
                     kept[index].append(prediction)
@@ -46,4 +54,5 @@ def predict(run: Run, evaluation: Evaluation | None, keep: bool) -> list[list[An
         results.fx = None
         evaluation.on_epoch_end()
         evaluation.on_end()
+    evaluation.predictions, evaluation.batch_indices = [], []  # this run is kept until the next one
     return kept

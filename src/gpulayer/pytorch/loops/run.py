@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
+from gpulayer.fabric.utilities.seed import isolate_rng
 from gpulayer.pytorch.core.module import Module
 from gpulayer.pytorch.core.optimizer import LRSchedulerConfig
 from gpulayer.pytorch.loops.batches import Batches
@@ -65,10 +66,16 @@ class Schedulers:
     def of(cls, configs: list[LRSchedulerConfig]) -> Schedulers:
         """Sorted by interval, and by whether they watch a metric."""
         sorted_ = cls()
-        for config in configs:
-            kind = f"plateau_by_{config.interval}" if config.reduce_on_plateau else f"by_{config.interval}"
-            getattr(sorted_, kind).append(config)
+        sorted_.take(configs)
         return sorted_
+
+    def take(self, configs: list[LRSchedulerConfig]) -> None:
+        """Let these take the place of those that were here."""
+        for kind in (self.by_step, self.by_epoch, self.plateau_by_step, self.plateau_by_epoch):
+            kind.clear()
+        for config in configs:
+            kind_of = f"plateau_by_{config.interval}" if config.reduce_on_plateau else f"by_{config.interval}"
+            getattr(self, kind_of).append(config)
 
 
 @dataclass
@@ -83,6 +90,11 @@ class Evaluation:
     several: bool  # whether hooks are told which of several loaders a batch is from
     eval_mode: Callable[[], AbstractContextManager[Any]]  # the model in evaluation mode, and put back
     context: Callable[[], AbstractContextManager[Any]]  # no gradients; inside fit the random state is kept, too
+    # Of a prediction with writers among the callbacks:
+    keeps: bool = False  # whether one is given all predictions at the end
+    predictions: list[list[Any]] = field(default_factory=list)  # of each loader; meanwhile
+    batch_indices: list[list[Sequence[Any]]] = field(default_factory=list)  # likewise
+    current_batch_indices: Sequence[Any] = ()
     on_start: Callable[..., Any] = nothing
     on_epoch_start: Callable[..., Any] = nothing
     on_batch_start: Callable[..., Any] = nothing
@@ -293,6 +305,25 @@ class Run:
         ]
         if gradients:
             torch._foreach_mul_(gradients, factor)
+
+    def pass_over_training(self) -> None:
+        """Every training batch through `training_step` once more, without gradients, hooks, logs or a moved random
+        state: for statistics that layers gather. A signal that comes meanwhile is answered afterwards.
+        """
+        trainer, results = self.trainer, self.trainer.results
+        trainer.results = self.results = Results(results.device, module=results.module)
+        self.train.set_epoch(self.progress.epoch)
+        self.train.start = 0  # also where a resumed run found its last epoch at its end
+        try:
+            with isolate_rng(), torch.no_grad():
+                for batch, i in self.train:
+                    self.results.fx, self.results.batch = "training_step", batch
+                    if batch is not None:
+                        self.training_step(batch, i)
+        finally:
+            self.train.leave()
+            self.results.abandon()
+            trainer.results = self.results = results
 
     def restart_clock(self) -> None:
         """The next line about a long epoch comes a minute from now."""

@@ -6,6 +6,7 @@ read-only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,3 +120,30 @@ class EvaluationLoopView(_Limits):
     def batch_progress(self) -> CountsView:
         counts = getattr(self._trainer.progress, object.__getattribute__(self, "_name"))
         return _view(counts.total, counts.current)
+
+
+class PredictLoopView(EvaluationLoopView):
+    """`trainer.predict_loop`: also what callbacks that write predictions read."""
+
+    def __init__(self, trainer: Any, evaluation: Any) -> None:
+        super().__init__(trainer, "predict")
+        object.__setattr__(self, "_evaluation", evaluation)
+
+    @property
+    def predictions(self) -> list[Any]:
+        """Those kept so far; with several loaders, a list for each."""
+        evaluation = object.__getattribute__(self, "_evaluation")
+        kept: list[Any] = [] if evaluation is None else evaluation.predictions
+        return kept[0] if len(kept) == 1 else kept
+
+    @property
+    def epoch_batch_indices(self) -> list[list[Sequence[Any]]]:
+        """For each loader the indices of each batch's samples, where a writer is given them at the end."""
+        evaluation = object.__getattribute__(self, "_evaluation")
+        return [] if evaluation is None else evaluation.batch_indices
+
+    @property
+    def current_batch_indices(self) -> Sequence[Any]:
+        """The indices of the samples of the batch that was just predicted, where there is a writer."""
+        evaluation = object.__getattribute__(self, "_evaluation")
+        return [] if evaluation is None else evaluation.current_batch_indices

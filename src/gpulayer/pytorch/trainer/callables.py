@@ -192,7 +192,8 @@ def evaluation_context(trainer: Any, within_fit: bool) -> Callable[[], AbstractC
 def validating(trainer: Any) -> Iterator[None]:
     """The stage of a validation that interrupts training; after an error in it the stage tells where that was."""
     trainer.state.stage = RunningStage.VALIDATING
-    yield
+    with trainer.profiler.profile("run_validation"):
+        yield
     trainer.state.stage = RunningStage.TRAINING
 
 

@@ -74,8 +74,8 @@ def dump(run: Run, weights_only: bool) -> dict[str, Any]:
             _add_hparams(checkpoint, owner)
     if datamodule is not None and (state := datamodule.state_dict()):
         checkpoint[type(datamodule).__qualname__] = state
-    if not weights_only:
-        for callback in trainer.callbacks:
+    for callback in trainer.callbacks:
+        if not weights_only or callback.changes_saved_weights:
             callback.on_save_checkpoint(trainer, module, checkpoint)
     module.on_save_checkpoint(checkpoint)
     tell_of_objects(checkpoint)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 # Arguments that Lightning has or had, and what to do here.
 _ELSEWHERE = {
-    "profiler": "profilers come with a later version.",
     "model_registry": "model registries come with a later version.",
     "resume_from_checkpoint": "pass `ckpt_path=` to `trainer.fit`.",
     "gpus": "use `accelerator='gpu', devices=...`.",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from math import inf
+from typing import Any
 
 from torch.optim import Optimizer
 
@@ -14,7 +15,9 @@ from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 from gpulayer.fabric.utilities.seed import collect_rng_states, set_rng_states
 from gpulayer.fabric.utilities.warnings import PossibleUserWarning
+from gpulayer.pytorch.callbacks.prediction_writer import BasePredictionWriter
 from gpulayer.pytorch.core.hooks import overridden
+from gpulayer.pytorch.core.indices import Indices
 from gpulayer.pytorch.core.module import Module
 from gpulayer.pytorch.core.optimizer import Configured, LightningOptimizer, NoOptimizer, read_configured, unwrapped
 from gpulayer.pytorch.loops.batches import Batches
@@ -22,7 +25,7 @@ from gpulayer.pytorch.loops.evaluate import evaluate
 from gpulayer.pytorch.loops.progress import Evaluated
 from gpulayer.pytorch.loops.run import Evaluation, Run, Schedulers
 from gpulayer.pytorch.loops.when import every
-from gpulayer.pytorch.trainer import callables, checks
+from gpulayer.pytorch.trainer import callables, checks, profiling
 from gpulayer.pytorch.trainer.attach import Sources, make_batches, one_after_another, together, unshuffled
 from gpulayer.pytorch.trainer.report import Report
 from gpulayer.pytorch.trainer.states import RunningStage, TrainerFn
@@ -42,6 +45,7 @@ def configure_optimizers(run: Run) -> None:
     run.schedulers = Schedulers() if run.manual else Schedulers.of(configured.schedulers)
     takes, _ = checks.step_arguments(module.training_step, "training_step", 1)
     callables.resolve_training(run, callables.compiled_step(strategy, module, "training_step"), takes)
+    profiling.training(run)
     if run.manual:
         for name, harmless in (("gradient_clip_val", (None, 0)), ("accumulate_grad_batches", (1,))):
             value = getattr(run.trainer, name)
@@ -77,7 +81,8 @@ def prepare_fit(run: Run, sources: Sources) -> None:
             PossibleUserWarning,
         )
     if validates and trainer.num_sanity_val_steps != 0:
-        sanity_check(run, sources)
+        with trainer.profiler.profile("run_sanity_check"):
+            sanity_check(run, sources)
     load_train(run)
     run.validates = validates and (run.progress.mid_epoch or not run.done())
     run.validate_every_n_epochs = trainer.check_val_every_n_epoch
@@ -124,7 +129,9 @@ def first(batches: Batches, most: int) -> Batches:
     """The first `most` batches of a loader."""
     length = None if batches.length is None else min(batches.length, most)
     limit = most if batches.limit is None else min(batches.limit, most)
-    return Batches(batches.loader, length, limit, batches.move, batches.as_iterator, batches.stream)
+    some = Batches(batches.loader, length, limit, batches.move, batches.as_iterator, batches.stream)
+    some.watch = batches.watch
+    return some
 
 
 def load_train(run: Run) -> None:
@@ -148,6 +155,7 @@ def load_train(run: Run) -> None:
         move,
         as_iterator,
     )
+    profiling.batches(trainer, run.train, "train")
 
 
 def reload_train(run: Run, every_n_epochs: int) -> Callable[[], None]:
@@ -236,4 +244,23 @@ def evaluation_of(run: Run, sources: Sources, fn: TrainerFn) -> Evaluation:
         context=callables.evaluation_context(trainer, within_fit=fn is TrainerFn.FITTING),
     )
     evaluation.take_hooks(run.hooks)
-    return evaluation
+    if fn is TrainerFn.PREDICTING:
+        serve_writers(trainer, evaluation)
+    return profiling.evaluation(trainer, evaluation)
+
+
+def serve_writers(trainer: Any, evaluation: Evaluation) -> None:
+    """Keep and note what the callbacks that write predictions are given."""
+    writers = [callback for callback in trainer.callbacks if isinstance(callback, BasePredictionWriter)]
+    if not writers:
+        return
+    evaluation.keeps = any(writer.interval.on_epoch for writer in writers)
+    for batches in evaluation.loaders:
+        if batches.stream is None and Indices.are_known(batches.loader):
+            batches.indices = Indices(batches.loader)
+        else:
+            rank_zero_warn(
+                f"{type(writers[0]).__name__} gets no `batch_indices` for a {type(batches.loader).__name__}: they are "
+                "known of a DataLoader whose dataset has indices, and whose batches come in order.",
+                PossibleUserWarning,
+            )

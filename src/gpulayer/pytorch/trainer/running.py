@@ -17,10 +17,9 @@ from gpulayer.fabric.utilities.rank_zero import log
 from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.module import Module
 from gpulayer.pytorch.loggers.folders import FolderLogger
-from gpulayer.pytorch.loops.hooks import Hooks
 from gpulayer.pytorch.loops.results import NoResults, Results
 from gpulayer.pytorch.loops.run import Run
-from gpulayer.pytorch.trainer import callables, checkpoint, checks
+from gpulayer.pytorch.trainer import callables, checkpoint, checks, profiling
 from gpulayer.pytorch.trainer.attach import Sources
 from gpulayer.pytorch.trainer.ckpt_path import resolve_path
 from gpulayer.pytorch.trainer.defaults import savers_last
@@ -55,7 +54,7 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
     module, strategy, stage = sources.module, trainer.strategy, fn.value
     trainer.state.fn, trainer.state.stage, trainer.state.status = fn, STAGES[fn], TrainerStatus.RUNNING
     trainer.sources = sources
-    with listening(trainer) as signals:
+    with listening(trainer) as signals, profiling.reporting(trainer, fn):
         try:
             checks.has_what_it_needs(stage, module, sources.of_call(stage))
             trainer.name_default_logger(type(module).__name__)
@@ -67,32 +66,37 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
             trainer.ckpt_path = path
             take_module(trainer, module)
             trainer.results.abandon()
-            results = trainer.results = make_results(trainer)
-            run = Run(trainer, module, Hooks(trainer, module, [], results), results, trainer.progress, signals.ending)
+            results = trainer.results = profiling.results(trainer, make_results(trainer))
+            hooks = profiling.hooks(trainer, module, results)
+            run = Run(trainer, module, hooks, results, trainer.progress, signals.ending)
             trainer._run = trainer._last = run
             if fn is TrainerFn.FITTING:
                 trainer._fitted, trainer.training_rng = run, None
                 if path is None:
                     trainer.progress.restart_epoch()  # which an error may have broken off
-            prepare_data(trainer, module, sources)
+            with trainer.profiler.profile("prepare_data"):
+                prepare_data(trainer, module, sources)
             strategy.setup_environment()
             if trainer.reruns and path is None:
                 trainer.delivery.begin_anew()
-            set_up(trainer, module, stage)
+            with trainer.profiler.profile("setup"):
+                set_up(trainer, module, stage)
             if fn is TrainerFn.FITTING:
                 for number, logger in folder_loggers(trainer):
                     logger.begin(number)
-            with strategy.root_device, strategy.precision.init_context():
+            with strategy.root_device, strategy.precision.init_context(), trainer.profiler.profile("configure_model"):
                 module.configure_model()
             loaded = None
             if path is not None:
-                loaded = strategy.load(path, "cpu", weights_only)
+                with trainer.profiler.profile("load_checkpoint"):
+                    loaded = strategy.load(path, "cpu", weights_only)
                 strategy.precision.convert_module(module)  # before it takes the weights, which would be rounded
                 checkpoint.restore_objects(run, loaded)
             strategy.precision.convert_module(module)  # also what loading made anew
             module.to(strategy.root_device)
             if fn is TrainerFn.FITTING:
-                configure_optimizers(run)
+                with trainer.profiler.profile("configure_optimizers"):
+                    configure_optimizers(run)
             run.hooks.resolve(trainer.callbacks)
             if fn is TrainerFn.FITTING:
                 run.hooks.on_fit_start()
@@ -111,6 +115,7 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
                 torch.enable_grad(),
                 torch.autograd.set_detect_anomaly(trainer.detect_anomaly),
                 signals.noting(run, fitting=fn is TrainerFn.FITTING),
+                profiling.loop(trainer, fn),
             ):
                 yield run
             if fn is TrainerFn.FITTING:

@@ -23,6 +23,7 @@ from gpulayer.fabric.utilities.init import EmptyInit
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.callbacks.early_stopping import EarlyStopping
+from gpulayer.pytorch.callbacks.gradient_accumulation_scheduler import GradientAccumulationScheduler
 from gpulayer.pytorch.callbacks.progress.progress_bar import ProgressBar
 from gpulayer.pytorch.callbacks.timer import read_duration
 from gpulayer.pytorch.core.callback import Callback, Checkpoint
@@ -39,11 +40,13 @@ from gpulayer.pytorch.loops.predict import predict
 from gpulayer.pytorch.loops.progress import Progress
 from gpulayer.pytorch.loops.results import Results
 from gpulayer.pytorch.loops.run import Run
-from gpulayer.pytorch.loops.views import EvaluationLoopView, FitLoopView
+from gpulayer.pytorch.loops.views import EvaluationLoopView, FitLoopView, PredictLoopView
+from gpulayer.pytorch.profilers import Profiler
 from gpulayer.pytorch.trainer import checkpoint, checks, report
 from gpulayer.pytorch.trainer.attach import Sources, datamodule_first
 from gpulayer.pytorch.trainer.defaults import all_callbacks
 from gpulayer.pytorch.trainer.prepare import load_train, take_optimizers
+from gpulayer.pytorch.trainer.profiling import resolve_profiler
 from gpulayer.pytorch.trainer.running import running
 from gpulayer.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState
 from gpulayer.pytorch.utilities.exceptions import SIGTERMException
@@ -105,6 +108,7 @@ class Trainer:
         use_distributed_sampler: split the data among processes.
         detect_anomaly: name the operation that made a NaN in the backward pass; slow.
         barebones: nothing but the loop: no loggers, checkpoints, sanity check, `self.log` or lines, to measure speed.
+        profiler: tells where the time of a call goes: "simple", "advanced", "pytorch", or a Profiler. Default: none.
         plugins: a Precision, CheckpointIO or SLURMEnvironment of your own, or several in a list.
         sync_batchnorm: share batch statistics among processes; no effect on one device.
         reload_dataloaders_every_n_epochs: make the loaders anew every so many epochs; 0 for never.
@@ -154,6 +158,7 @@ class Trainer:
         use_distributed_sampler: bool = True,
         detect_anomaly: bool = False,
         barebones: bool = False,
+        profiler: Profiler | str | None = None,
         plugins: Any = None,
         sync_batchnorm: bool = False,
         reload_dataloaders_every_n_epochs: int = 0,
@@ -209,10 +214,12 @@ class Trainer:
                 log_every_n_steps=log_every_n_steps,
                 fast_dev_run=fast_dev_run,
                 detect_anomaly=detect_anomaly,
+                profiler=profiler,
             )
             logger = enable_checkpointing = False
             num_sanity_val_steps = log_every_n_steps = 0
 
+        self.profiler = resolve_profiler(profiler)
         self.state = TrainerState()
         self.progress = Progress()
         self.should_stop = False
@@ -458,9 +465,10 @@ class Trainer:
             raise AttributeError("`trainer.save_checkpoint` needs a module: call `fit` or another method first.")
         if self._fitted is not None and self._fitted.module is run.module:
             run = self._fitted
-        state = checkpoint.dump(run, bool(weights_only))
-        self.strategy.save(os.fspath(filepath), state, storage_options)
-        self.strategy.barrier("save_checkpoint")
+        with self.profiler.profile("save_checkpoint"):
+            state = checkpoint.dump(run, bool(weights_only))
+            self.strategy.save(os.fspath(filepath), state, storage_options)
+            self.strategy.barrier("save_checkpoint")
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """`print`, on rank 0; above the progress bar, if there is one."""
@@ -510,7 +518,12 @@ class Trainer:
         batches = self._fitted.train.count
         if batches == inf:
             return inf if self.max_steps == -1 else self.max_steps
-        steps = ceil(batches / self.accumulate_grad_batches) * max(self.max_epochs, 1)
+        epochs = range(max(self.max_epochs, 1))
+        plan = next((one for one in self.callbacks if isinstance(one, GradientAccumulationScheduler)), None)
+        if plan is None:
+            steps = ceil(batches / self.accumulate_grad_batches) * len(epochs)
+        else:
+            steps = sum(ceil(batches / plan.get_accumulate_grad_batches(epoch)) for epoch in epochs)
         return steps if self.max_steps == -1 else min(steps, self.max_steps)
 
     # -- data --------------------------------------------------------------------------------------------------------
@@ -652,6 +665,13 @@ class Trainer:
     def lr_scheduler_configs(self) -> list[LRSchedulerConfig]:
         """The schedulers of the run, and when they move."""
         return [] if self._fitted is None else self._fitted.scheduler_configs
+
+    @lr_scheduler_configs.setter
+    def lr_scheduler_configs(self, configs: list[LRSchedulerConfig]) -> None:
+        if self._fitted is not None:
+            self._fitted.scheduler_configs = configs
+            if not self._fitted.manual:
+                self._fitted.schedulers.take(configs)
 
     # -- where it runs -----------------------------------------------------------------------------------------------
 
@@ -840,9 +860,9 @@ class Trainer:
         return EvaluationLoopView(self, "test")
 
     @property
-    def predict_loop(self) -> EvaluationLoopView:
-        """The counters of `predict`."""
-        return EvaluationLoopView(self, "predict")
+    def predict_loop(self) -> PredictLoopView:
+        """The counters of `predict`, and its predictions while it runs."""
+        return PredictLoopView(self, self._evaluation("predict"))
 
 
 def read_interval(interval: Any) -> int | float | timedelta:
