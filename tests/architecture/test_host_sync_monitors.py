@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 
-from gpulayer.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor
+from gpulayer.pytorch.callbacks import (
+    DeviceStatsMonitor,
+    EarlyStopping,
+    EMAWeightAveraging,
+    GradientAccumulationScheduler,
+    LearningRateMonitor,
+    ModelPruning,
+    SpikeDetection,
+    StochasticWeightAveraging,
+    ThroughputMonitor,
+    Timer,
+    WeightAveraging,
+)
 from gpulayer.pytorch.callbacks.meter import HostClock
 from tests.architecture.test_host_sync import ScalarReads
 from tests.architecture.workload import Net, Validated, batches, trainer
@@ -52,6 +66,40 @@ def test_nothing_is_read_between_log_points(tmp_path: Path) -> None:
     read = [after - before for before, after in zip(model.counts, model.counts[1:], strict=False)]
     assert len(read) == 22
     assert [step for step, count in enumerate(read) if count] == [4, 9, 14, 19]
+
+
+AVERAGES = {
+    "ema": lambda: EMAWeightAveraging(decay=0.9),
+    "ema of every third step": lambda: EMAWeightAveraging(update_every_n_steps=3, update_starting_at_step=2),
+    "mean": lambda: WeightAveraging(),
+    "mean by a function": lambda: WeightAveraging(avg_fn=lambda old, new, count: old + (new - old) / (count + 1)),
+    "stochastic": lambda: StochasticWeightAveraging(0.01, swa_epoch_start=1),
+}
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+def test_nothing_is_read_between_log_points_with_everything_attached(average: str, tmp_path: Path) -> None:
+    """All monitors, averages, and what may stop or change a run. The second epoch begins with step 23."""
+
+    class Both(Steps, Validated):
+        pass
+
+    with ScalarReads() as mode:
+        model = Both(mode)
+        callbacks = [
+            *monitors(),
+            AVERAGES[average](),
+            EarlyStopping("val_loss"),
+            Timer("00:01:00:00"),
+            SpikeDetection(atol=1000),
+            GradientAccumulationScheduler({0: 1}),
+            ModelPruning("l1_unstructured", amount=1),
+        ]
+        fit = trainer(tmp_path, logger=True, log_every_n_steps=EVERY, callbacks=callbacks, max_epochs=2)
+        fit.fit(model, batches(23), batches(2))
+    steps = model.counts[:46]
+    read = [after - before for before, after in pairwise(steps)]
+    assert [step for step, count in enumerate(read) if count] == [4, 9, 14, 19, 22, 24, 29, 34, 39, 44]
 
 
 def test_nothing_is_read_between_log_points_of_a_validation(tmp_path: Path) -> None:

@@ -515,7 +515,7 @@ def test_a_value_out_of_range(argument: str, value: Any) -> None:
         ({"max_time": "5 minutes"}, ("max_time", "'5 minutes'", "'DD:HH:MM:SS'", "{'hours': 12}")),
         ({"max_time": {"minute": 5}}, ("max_time", "'minute'", "'DD:HH:MM:SS'", "{'hours': 12}")),
         ({"callbacks": [3]}, ("`Trainer(callbacks=...)` holds 3", "subclasses of")),
-        ({"callbacks": [EarlyStopping]}, ("holds <class", "objects of subclasses of")),
+        ({"callbacks": [EarlyStopping]}, ("holds the class EarlyStopping", "give an object of it")),
         ({"logger": "tensorboard"}, ("`Trainer(logger='tensorboard')`", "True for metrics.csv")),
         ({"plugins": [3]}, ("`plugins` holds a int", "Precision")),
         (

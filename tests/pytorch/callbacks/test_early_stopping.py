@@ -260,6 +260,8 @@ def test_lines(caplog: pytest.LogCaptureFixture) -> None:
     ("given", "message"),
     [
         ({"monitor": None}, "give the name"),
+        ({"monitor": ""}, "give the name"),
+        ({"min_delta": inf}, "give a finite number"),
         ({"mode": "auto"}, "choose 'min' or 'max'"),
         ({"patience": -1}, "number of checks from 0"),
         ({"patience": 2.5}, "number of checks from 0"),

@@ -264,6 +264,8 @@ def test_shared_weights_come_once() -> None:
         ({"backbone_initial_lr": 0.0}, "number above 0"),
         ({"backbone_initial_ratio_lr": None}, "number above 0"),
         ({"initial_denom_lr": float("nan")}, "number above 0"),
+        ({"backbone_initial_lr": float("inf")}, "number above 0"),
+        ({"train_bn": "no"}, "train_bn='no'.*True or False"),
         ({"lambda_func": 2.0}, "function of the epoch's number"),
     ],
 )

@@ -289,6 +289,10 @@ def test_layers_that_configure_model_makes() -> None:
     assert zeros(fit(model=Late(), max_epochs=1, amount=0.5)) == 16
 
 
+def test_nothing_given_is_everything() -> None:
+    assert same(weights(fit(parameters_to_prune=None, parameter_names=None)), weights(fit()))
+
+
 def test_amounts_of_an_epoch() -> None:
     asked = []
 
@@ -326,6 +330,12 @@ def test_amounts_of_an_epoch() -> None:
         ({"amount": float("nan")}, "fraction from 0.0 to 1.0"),
         ({"verbose": 3}, "choose 0, 1 or 2"),
         ({"parameters_to_prune": [nn.Linear(1, 1)]}, "give pairs of a module"),
+        ({"apply_pruning": "no"}, "apply_pruning='no'.*True or False, or give a function"),
+        ({"use_lottery_ticket_hypothesis": None}, "True or False, or give a function"),
+        ({"make_pruning_permanent": lambda epoch: True}, r"make_pruning_permanent=.*True or False\."),
+        ({"resample_parameters": "x"}, "resample_parameters='x'.*True or False"),
+        ({"pruning_dim": "a"}, "pruning_dim='a'.*number of a dimension"),
+        ({"pruning_norm": "x"}, "pruning_norm='x'.*give a number"),
         ({"parameters_to_prune": [(nn.Linear(1, 1), "weight")]}, "is no part of `Net`"),
         ({"amount": 32}, "there are 31 to prune"),
         ({"amount": 2, "use_global_unstructured": False}, "there are 1 to prune"),

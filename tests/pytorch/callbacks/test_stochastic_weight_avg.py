@@ -175,9 +175,10 @@ def test_a_run_that_stops_early_gets_its_average() -> None:
     """Lightning drops it, and with `max_epochs=-1` before the first one gives the module its weights from before."""
     _, model = fit(StochasticWeightAveraging(0.01, 2), max_steps=10)
     assert close(model, mean_of(model.begun[1:]))
-    _, model = fit(StochasticWeightAveraging(0.01, 9), max_epochs=-1, max_steps=10)
     _, plain = fit(L.Callback(), max_steps=10)
-    assert same(weights(model), weights(plain))
+    for first, epochs in ((9, -1), (3, 4)):  # not begun, or in the first epoch that counts
+        _, model = fit(StochasticWeightAveraging(0.02, first), max_epochs=epochs, max_steps=10)
+        assert same(weights(model), weights(plain))
 
 
 def test_the_learning_rate_is_monitored_on() -> None:
@@ -228,6 +229,7 @@ def test_16_bits_are_averaged_in_32() -> None:
         ({"swa_lrs": 0.0}, r"swa_lrs=0\.0.*above 0"),
         ({"swa_lrs": [0.1, "a"]}, "swa_lrs="),
         ({"swa_lrs": []}, "swa_lrs="),
+        ({"swa_lrs": float("inf")}, "swa_lrs=inf"),
         ({"swa_epoch_start": 0}, "swa_epoch_start=0.*from 1"),
         ({"swa_epoch_start": 1.5}, r"swa_epoch_start=1\.5"),
         ({"swa_epoch_start": "late"}, "swa_epoch_start='late'"),

@@ -154,11 +154,16 @@ def test_a_run_saved_at_any_batch_stops_where_the_whole_one_did(clock: list[floa
         {"duration": "5 minutes"},
         {"duration": {"years": 1}},
         {"duration": {}},
+        {"duration": {"hours": True}},
+        {"duration": {"hours": float("nan")}},
+        {"duration": {"days": 10**12}},
+        {"duration": "99999999999:00:00:00"},
+        {"verbose": 1},
         {"duration": timedelta(seconds=-1)},
         {"interval": "batch"},
         {"interval": None},
     ],
 )
 def test_bad_values_are_refused_when_it_is_made(given: dict[str, Any]) -> None:
-    with pytest.raises(MisconfigurationException, match=r"is no duration|choose 'step' or 'epoch'"):
+    with pytest.raises(MisconfigurationException, match=r"is no duration|choose 'step' or|choose True or"):
         Timer(**given)

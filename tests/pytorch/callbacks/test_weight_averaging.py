@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import prune
 from torch.optim.swa_utils import get_ema_avg_fn, get_ema_multi_avg_fn
 
 import gpulayer.pytorch as L
@@ -456,7 +455,7 @@ def test_saved_by_an_error_in_validation() -> None:
 def test_a_layer_that_changes_after_the_start() -> None:
     class Changes(Validated):
         def on_train_epoch_end(self) -> None:
-            prune.l1_unstructured(self.net, "weight", 0.5)
+            nn.utils.parametrizations.weight_norm(self.net)
 
     with pytest.raises(MisconfigurationException, match="lost its 'weight' after averaging had begun"):
         fit(EMAWeightAveraging(), model=Changes())
@@ -489,9 +488,11 @@ def test_a_checkpoint_without_averages() -> None:
         ({"decay": "high"}, "decay='high'"),
         ({"update_every_n_steps": -1}, "update_every_n_steps=-1.*from 1"),
         ({"update_every_n_steps": 0}, "update_every_n_steps=0.*update_starting_at_epoch"),
-        ({"update_every_n_steps": 1.0}, r"update_every_n_steps=1\.0.*an integer"),
+        ({"update_every_n_steps": 1.0}, r"update_every_n_steps=1\.0.*a whole number"),
         ({"update_starting_at_step": "5"}, "update_starting_at_step='5'.*or None"),
         ({"update_starting_at_epoch": True}, "update_starting_at_epoch=True"),
+        ({"update_starting_at_epoch": -1}, "update_starting_at_epoch=-1.*from 0, or None"),
+        ({"use_buffers": "yes"}, "use_buffers='yes'.*True or False"),
         ({"device": "gpu"}, "device='gpu'"),
         ({"device": 1.5}, r"device=1\.5"),
     ],
@@ -499,6 +500,15 @@ def test_a_checkpoint_without_averages() -> None:
 def test_bad_values(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(MisconfigurationException, match=message):
         EMAWeightAveraging(**arguments)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: EMAWeightAveraging("cuda:99"), lambda: StochasticWeightAveraging(0.1, device="cuda:99")]
+)
+def test_a_device_that_is_not_there(make: Any) -> None:
+    """The callback can be made where there is none, for it may be used elsewhere."""
+    with pytest.raises(MisconfigurationException, match=r"device='cuda:99'.*this machine has no such device"):
+        fit(make())
 
 
 def test_bad_functions() -> None:

@@ -1,10 +1,12 @@
 """Callbacks: code that runs at moments of a run without being part of the model."""
 
+from gpulayer.pytorch.callbacks.batch_size_finder import BatchSizeFinder
 from gpulayer.pytorch.callbacks.device_stats_monitor import DeviceStatsMonitor
 from gpulayer.pytorch.callbacks.early_stopping import EarlyStopping
 from gpulayer.pytorch.callbacks.finetuning import BackboneFinetuning, BaseFinetuning
 from gpulayer.pytorch.callbacks.gradient_accumulation_scheduler import GradientAccumulationScheduler
 from gpulayer.pytorch.callbacks.lambda_function import LambdaCallback
+from gpulayer.pytorch.callbacks.lr_finder import LearningRateFinder
 from gpulayer.pytorch.callbacks.lr_monitor import LearningRateMonitor
 from gpulayer.pytorch.callbacks.model_checkpoint import ModelCheckpoint
 from gpulayer.pytorch.callbacks.model_summary import ModelSummary
@@ -24,6 +26,7 @@ __all__ = [
     "BackboneFinetuning",
     "BaseFinetuning",
     "BasePredictionWriter",
+    "BatchSizeFinder",
     "Callback",
     "Checkpoint",
     "DeviceStatsMonitor",
@@ -31,6 +34,7 @@ __all__ = [
     "EarlyStopping",
     "GradientAccumulationScheduler",
     "LambdaCallback",
+    "LearningRateFinder",
     "LearningRateMonitor",
     "ModelCheckpoint",
     "ModelPruning",

@@ -30,21 +30,21 @@ class Averages:
     """
 
     def __init__(self, module: nn.Module, use_buffers: bool, device: Device = None) -> None:
-        parameters = _places(child._parameters for child in module.modules())
-        self._places = parameters + (_places(child._buffers for child in module.modules()) if use_buffers else [])
+        parameters = _places(module, "_parameters")
+        self._places = parameters + (_places(module, "_buffers") if use_buffers else [])
         self._parameters = len(parameters)
         self.values = [now.detach().to(_format(now), copy=True) for now in self.current()]
         self.to(device)
 
     def current(self) -> list[Tensor]:
         """What the module holds now: modules may put other tensors in the place of their buffers."""
-        try:
-            return [owner[name] for owner, name in self._places]
-        except KeyError as error:
+        found = [_under_any_name(getattr(layer, kind), name) for layer, kind, name in self._places]
+        if lost := [name for (*_, name), now in zip(self._places, found, strict=True) if now is None]:
             raise MisconfigurationException(
-                f"A layer of the module lost its {error.args[0]!r} after averaging had begun, as happens where pruning "
-                "begins: change the module before that, for example in `on_fit_start`, or let averaging start later."
-            ) from error
+                f"A layer of the module lost its {lost[0]!r} after averaging had begun: change the module before that, "
+                "for example in `on_fit_start`, or let averaging start later."
+            )
+        return found
 
     def to(self, device: Device) -> None:
         """Move the averages; None: beside what they are the averages of."""
@@ -91,6 +91,14 @@ class Averages:
             yield now
             for buffer, new, old in zip(buffers, news, before, strict=True):
                 torch.where(old == new, old, buffer, out=buffer)
+            self._prune()
+
+    def _prune(self) -> None:
+        """The average of what is pruned is zero, and not what it was before."""
+        for value, (layer, _, name) in zip(self.values, self._places[: self._parameters], strict=False):
+            plain = name.removesuffix("_orig")
+            if f"{plain}_orig" in layer._parameters:
+                value.mul_(layer._buffers[f"{plain}_mask"].to(value))  # type: ignore[union-attr]
 
     def swap_in(self) -> list[Tensor]:
         """Put the averages into the module.
@@ -98,6 +106,7 @@ class Averages:
         Returns:
             What the module held, beside the averages.
         """
+        self._prune()
         pairs = zip(self.values, self.current(), strict=True)
         held = [now.detach().to(value.device, copy=True) for value, now in pairs]
         self.put(self.values)
@@ -128,7 +137,7 @@ class Averages:
         """
         places = {_memory(now): index for index, now in enumerate(self.current())}
         for key, value in own.items():
-            index, new = places.get(_memory(value)) if isinstance(value, Tensor) else None, saved.get(key)
+            index, new = places.get(_memory(value)) if isinstance(value, Tensor) else None, _under_any_name(saved, key)
             if index is not None and isinstance(new, Tensor) and new.shape == value.shape:
                 self.values[index] = new.detach().to(self.values[index], copy=True)
 
@@ -152,15 +161,39 @@ def check_device(name: str, device: Any) -> torch.device | None:
         ) from error
 
 
-def _places(kinds: Any) -> list[tuple[dict[str, Any], str]]:
+def require_device(name: str, device: torch.device | None) -> None:
+    """Called before training, and not when the callback is made: asking for a GPU in a process that forks is too early.
+
+    Raises:
+        MisconfigurationException: this machine lacks the device that was given to the callback `name`.
+    """
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
+        raise MisconfigurationException(
+            f"`{name}(device={str(device)!r})`: this machine has no such device ({str(error).splitlines()[0]}). Give "
+            "another, or None for that of the model."
+        ) from error
+
+
+def _places(module: nn.Module, kind: str) -> list[tuple[nn.Module, str, str]]:
+    """Layers and names of the tensors of a kind, "_parameters" or "_buffers"; masks of pruning are none to average."""
     seen: set[int] = set()
     found = []
-    for owner in kinds:
-        for name, value in owner.items():
-            if value is not None and id(value) not in seen and (value.is_floating_point() or value.is_complex()):
+    for layer in module.modules():
+        masks = {f"{name.removesuffix('_orig')}_mask" for name in layer._parameters if name.endswith("_orig")}
+        for name, value in getattr(layer, kind).items():
+            averaged = value is not None and (value.is_floating_point() or value.is_complex()) and name not in masks
+            if averaged and id(value) not in seen:
                 seen.add(id(value))
-                found.append((owner, name))
+                found.append((layer, kind, name))
     return found
+
+
+def _under_any_name(tensors: Mapping[str, Any], name: str) -> Any:
+    """What has the name, or the one that it gets when pruning begins or ends; None if there is none."""
+    names = (name, f"{name}_orig", name.removesuffix("_orig"))
+    return next((tensors[one] for one in names if tensors.get(one) is not None), None)
 
 
 def _format(tensor: Tensor) -> torch.dtype:

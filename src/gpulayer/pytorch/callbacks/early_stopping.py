@@ -237,7 +237,7 @@ class EarlyStopping(Monitor):
 
 
 def _check_arguments(monitor: Any, patience: Any, mode: Any, numbers: dict[str, Any], flags: dict[str, Any]) -> None:
-    if not isinstance(monitor, str):
+    if not isinstance(monitor, str) or not monitor:
         raise MisconfigurationException(f"`EarlyStopping(monitor={monitor!r})`: give the name of a logged metric.")
     if mode not in ("min", "max"):
         raise MisconfigurationException(f"`EarlyStopping(mode={mode!r})`: choose 'min' or 'max'.")
@@ -247,6 +247,8 @@ def _check_arguments(monitor: Any, patience: Any, mode: Any, numbers: dict[str, 
         number = isinstance(value, Real) and not isinstance(value, bool) and not isnan(value)
         if not number and (value is not None or name == "min_delta"):
             raise MisconfigurationException(f"`EarlyStopping({name}={value!r})`: give a number.")
+    if not isfinite(numbers["min_delta"]):
+        raise MisconfigurationException(f"`EarlyStopping(min_delta={numbers['min_delta']!r})`: give a finite number.")
     for name, value in flags.items():
         if not isinstance(value, bool) and (value is not None or name != "check_on_train_epoch_end"):
             raise MisconfigurationException(f"`EarlyStopping({name}={value!r})`: choose True or False.")

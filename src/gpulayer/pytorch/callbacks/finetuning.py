@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import nn
@@ -242,7 +243,7 @@ class BackboneFinetuning(BaseFinetuning):
     ) -> None:
         super().__init__()
         for name, whole in (("unfreeze_backbone_at_epoch", unfreeze_backbone_at_epoch), ("rounding", rounding)):
-            if isinstance(whole, bool) or not isinstance(whole, int) or whole < 0:
+            if isinstance(whole, bool) or not isinstance(whole, Integral) or whole < 0:
                 raise MisconfigurationException(f"`BackboneFinetuning({name}={whole!r})`: give a whole number from 0.")
         for name, value in (
             ("backbone_initial_ratio_lr", backbone_initial_ratio_lr),
@@ -250,8 +251,12 @@ class BackboneFinetuning(BaseFinetuning):
             ("initial_denom_lr", initial_denom_lr),
         ):
             optional = value is None and name == "backbone_initial_lr"
-            if not optional and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+            number = isinstance(value, Real) and not isinstance(value, bool) and 0 < value < float("inf")
+            if not number and not optional:
                 raise MisconfigurationException(f"`BackboneFinetuning({name}={value!r})`: give a number above 0.")
+        for name, flag in (("should_align", should_align), ("train_bn", train_bn), ("verbose", verbose)):
+            if not isinstance(flag, bool):
+                raise MisconfigurationException(f"`BackboneFinetuning({name}={flag!r})`: choose True or False.")
         if not callable(lambda_func):
             raise MisconfigurationException(
                 f"`BackboneFinetuning(lambda_func={lambda_func!r})`: give a function of the epoch's number that "

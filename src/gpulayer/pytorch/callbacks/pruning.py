@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from copy import deepcopy
+from collections.abc import Callable, Sequence
 from math import prod
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,18 +14,25 @@ from torch.nn.utils import prune
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info
+from gpulayer.pytorch.callbacks.pruning_masks import (
+    as_ordinary,
+    drawn_anew,
+    fit_weights,
+    full_names,
+    in_order,
+    make_permanent,
+    masks_of,
+    original,
+    put_masks_back,
+)
+from gpulayer.pytorch.callbacks.pruning_settings import check_amount, check_pairs, check_settings, method_of
+from gpulayer.pytorch.callbacks.weight_averaging import WeightAveraging
 from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.module import Module
 
 if TYPE_CHECKING:
     from gpulayer.pytorch.trainer.trainer import Trainer
 
-METHODS: dict[str, type[prune.BasePruningMethod]] = {
-    "l1_unstructured": prune.L1Unstructured,
-    "random_unstructured": prune.RandomUnstructured,
-    "ln_structured": prune.LnStructured,
-    "random_structured": prune.RandomStructured,
-}
 CONTAINERS = (Module, nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
@@ -65,7 +70,7 @@ class ModelPruning(Callback):
     def __init__(
         self,
         pruning_fn: Callable[..., Any] | str,
-        parameters_to_prune: Sequence[tuple[nn.Module, str]] = (),
+        parameters_to_prune: Sequence[tuple[nn.Module, str]] | None = (),
         parameter_names: list[str] | None = None,
         use_global_unstructured: bool = True,
         amount: int | float | Callable[[int], int | float] = 0.5,
@@ -79,7 +84,7 @@ class ModelPruning(Callback):
         prune_on_train_epoch_end: bool = True,
     ) -> None:
         super().__init__()
-        self._method = _method(pruning_fn, use_global_unstructured)
+        self._method = method_of(pruning_fn, use_global_unstructured)
         self._settings: dict[str, Any] = {}
         if isinstance(pruning_fn, str):
             if pruning_fn.endswith("_structured") and pruning_dim is None:
@@ -97,13 +102,25 @@ class ModelPruning(Callback):
                 f"`ModelPruning(parameter_names={parameter_names!r})`: {unknown} cannot be pruned by name; choose from "
                 f"{list(self.PARAMETER_NAMES)}, or give `parameters_to_prune=[(module, name), ...]`."
             )
+        check_settings(
+            pruning_dim,
+            pruning_norm,
+            flags={
+                "use_global_unstructured": use_global_unstructured,
+                "make_pruning_permanent": make_pruning_permanent,
+                "resample_parameters": resample_parameters,
+                "prune_on_train_epoch_end": prune_on_train_epoch_end,
+            },
+            choices={"apply_pruning": apply_pruning, "use_lottery_ticket_hypothesis": use_lottery_ticket_hypothesis},
+        )
+        self._given = () if parameters_to_prune is None else parameters_to_prune
+        check_pairs(self._given)
         if not callable(amount):
-            _check_amount(amount)
+            check_amount(amount)
         if isinstance(verbose, bool) or verbose not in (0, 1, 2):
             raise MisconfigurationException(f"`ModelPruning(verbose={verbose!r})`: choose 0, 1 or 2.")
         self.pruning_fn = pruning_fn
         self.amount = amount
-        self._given = parameters_to_prune
         self._names = parameter_names or self.PARAMETER_NAMES
         self._global = use_global_unstructured
         self._apply_pruning = apply_pruning
@@ -143,11 +160,7 @@ class ModelPruning(Callback):
         Raises:
             MisconfigurationException: these are no pairs, or the model lacks one of them, or there are none.
         """
-        if not isinstance(parameters_to_prune, (list, tuple)) or not all(map(_is_pair, parameters_to_prune)):
-            raise MisconfigurationException(
-                f"`ModelPruning(parameters_to_prune={parameters_to_prune!r})`: give pairs of a module and a "
-                'parameter\'s name, such as `[(model.layer, "weight")]`.'
-            )
+        check_pairs(parameters_to_prune)
         modules = list(pl_module.modules())
         for module, name in parameters_to_prune:
             if not any(module is one for one in modules):
@@ -155,7 +168,7 @@ class ModelPruning(Callback):
                     f"`ModelPruning(parameters_to_prune=...)`: {module!r} is no part of "
                     f"`{type(pl_module).__name__}`: give modules of the object that is trained, not of a copy."
                 )
-            if not _has(module, name):
+            if original(module, name) is None:
                 raise MisconfigurationException(
                     f"`ModelPruning(parameters_to_prune=...)`: {module!r} has no parameter {name!r}; it has "
                     f"{[other for other, _ in module.named_parameters(recurse=False)]}."
@@ -164,7 +177,7 @@ class ModelPruning(Callback):
             (module, name)
             for name in parameter_names or ModelPruning.PARAMETER_NAMES
             for module in modules
-            if not isinstance(module, CONTAINERS) and _has(module, name)
+            if not isinstance(module, CONTAINERS) and original(module, name) is not None
         ]
         if not found:
             raise MisconfigurationException(
@@ -182,10 +195,11 @@ class ModelPruning(Callback):
         taken = inspect.signature(self._method).parameters
         settings = {key: value for key, value in {**self._settings, "amount": amount}.items() if key in taken}
         for module, name in self._parameters:
-            if name not in module._parameters:  # torch judges by the product that the last forward pass made, which is
-                # older than the optimizer's step, and which a resumed run has not
-                setattr(module, name, _original(module, name) * getattr(module, f"{name}_mask"))
-        with _in_order(module for module, _ in self._parameters):
+            # torch judges by the product that the last forward pass made, which is older than the optimizer's step, and
+            # which a resumed run has not.
+            if name not in module._parameters:
+                setattr(module, name, original(module, name) * getattr(module, f"{name}_mask"))
+        with in_order(module for module, _ in self._parameters):
             if self._global:
                 prune.global_unstructured(self._parameters, pruning_method=self._method, **settings)
             else:
@@ -196,27 +210,24 @@ class ModelPruning(Callback):
 
     def apply_lottery_ticket_hypothesis(self) -> None:
         """Put what was not pruned back to where it was before training, or to new first values."""
-        names = _full_names(self._parameters, self._running_module("apply_lottery_ticket_hypothesis"))
+        names = full_names(self._parameters, self._running_module("apply_lottery_ticket_hypothesis"))
         fresh: dict[nn.Module, nn.Module] = {}
         for (module, name), full_name in zip(self._parameters, names, strict=True):
             if self._resample and callable(getattr(module, "reset_parameters", None)):
                 if module not in fresh:
-                    fresh[module] = _drawn_anew(module)
+                    fresh[module] = drawn_anew(module)
                 value = getattr(fresh[module], name)
             else:
                 value = self._initial[full_name]
-            _original(module, name).data.copy_(value)
+            original(module, name).data.copy_(value)
 
     def make_pruning_permanent(self, module: nn.Module) -> None:
         """Make the pruned weights in a module ordinary ones."""
-        pruned = [(part, name) for _, part, name in _pruned(module)]
-        with _in_order(part for part, _ in pruned):
-            for part, name in pruned:
-                prune.remove(part, name)
+        make_permanent(module)
 
     def _prune(self, epoch: int) -> None:
         amount = self.amount(epoch) if callable(self.amount) else self.amount
-        _check_amount(amount)
+        check_amount(amount)
         if not amount or not _answer(self._apply_pruning, epoch):
             return
         self.apply_pruning(amount)
@@ -233,8 +244,8 @@ class ModelPruning(Callback):
             raise MisconfigurationException(
                 f"`{type(self).__name__}.filter_parameters_to_prune` left nothing to prune: return some of its pairs."
             )
-        names = _full_names(self._parameters, pl_module)
-        shapes = [tuple(_original(module, name).shape) for module, name in self._parameters]
+        names = full_names(self._parameters, pl_module)
+        shapes = [tuple(original(module, name).shape) for module, name in self._parameters]
         dim = self._settings.get("dim")
         if issubclass(self._method, (prune.LnStructured, prune.RandomStructured)) and dim is not None:
             flat = [name for name, shape in zip(names, shapes, strict=True) if not -len(shape) <= dim < len(shape) > 1]
@@ -261,10 +272,10 @@ class ModelPruning(Callback):
         return [int(count) for count in counts]
 
     def _log(self, before: list[int], after: list[int], amount: int | float) -> None:
-        sizes = [_original(module, name).numel() for module, name in self._parameters]
+        sizes = [original(module, name).numel() for module, name in self._parameters]
         lines = [("all parameters", sum(before), sum(after), sum(sizes))]
         if self._verbose == 2:
-            names = _full_names(self._parameters, self._running_module("apply_pruning"))
+            names = full_names(self._parameters, self._running_module("apply_pruning"))
             lines += list(zip(names, before, after, sizes, strict=True))
         for what, was, now, size in lines:
             rank_zero_info(
@@ -276,6 +287,13 @@ class ModelPruning(Callback):
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         if stage == "fit":
+            averages = [type(one).__name__ for one in trainer.callbacks if isinstance(one, WeightAveraging)]
+            if averages and self._lottery and not self._on_train_epoch_end:
+                raise MisconfigurationException(
+                    "`ModelPruning(prune_on_train_epoch_end=False)` prunes while a validation uses the averages of "
+                    f"`{averages[0]}`, so that `use_lottery_ticket_hypothesis` cannot put the trained weights back: "
+                    "leave `prune_on_train_epoch_end` out, or give `use_lottery_ticket_hypothesis=False`."
+                )
             self._masks, self._hidden, self._initial = {}, {}, {}
         self._stop_reading()
         self._hook = pl_module.register_load_state_dict_pre_hook(self._read)  # type: ignore[no-untyped-call]
@@ -286,12 +304,13 @@ class ModelPruning(Callback):
         found = self.sanitize_parameters_to_prune(pl_module, self._given, self._names)
         self._parameters = list(self.filter_parameters_to_prune(found))
         self._check_sizes(pl_module)
-        names = _full_names(self._parameters, pl_module)
+        names = full_names(self._parameters, pl_module)
         if self._lottery:
             for (module, name), full_name in zip(self._parameters, names, strict=True):
                 if full_name not in self._initial:
-                    self._initial[full_name] = _original(module, name).detach().clone().cpu()
-        self._put_masks_back(pl_module)
+                    self._initial[full_name] = original(module, name).detach().clone().cpu()
+        put_masks_back(pl_module, self._masks, self._hidden)  # now, for optimizers are made of the former names
+        self._masks, self._hidden = {}, {}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:
         if self._on_train_epoch_end:
@@ -303,7 +322,7 @@ class ModelPruning(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
         if self._permanent:
-            self._masks, self._hidden = _masks(pl_module)  # for a checkpoint of the end, from which a run may go on
+            self._masks, self._hidden = masks_of(pl_module)  # for a checkpoint of the end, from which a run may go on
             self.make_pruning_permanent(pl_module)
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
@@ -315,7 +334,7 @@ class ModelPruning(Callback):
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
-        masks, hidden = _masks(pl_module)
+        masks, hidden = masks_of(pl_module)
         if "callbacks" in checkpoint:  # not one of weights only
             # Several of these callbacks share a state, for it is that of the parameters.
             state = checkpoint["callbacks"].setdefault(self.state_key, {"masks": {}, "hidden": {}, "initial": {}})
@@ -323,15 +342,7 @@ class ModelPruning(Callback):
             state["hidden"].update(hidden or self._hidden)
             state["initial"].update(self._initial)
         if self._permanent:
-            pruned = {name for name, _, _ in _pruned(pl_module, all_names=True)}
-            weights: dict[str, Any] = {}
-            for name, value in checkpoint["state_dict"].items():
-                plain = name.removesuffix("_orig")
-                if plain != name and plain in pruned:
-                    weights[plain] = value * checkpoint["state_dict"][f"{plain}_mask"].to(value.dtype)
-                elif not (name.endswith("_mask") and name.removesuffix("_mask") in pruned):
-                    weights[name] = value
-            checkpoint["state_dict"] = weights
+            checkpoint["state_dict"] = as_ordinary(pl_module, checkpoint["state_dict"])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._masks = dict(state_dict["masks"])
@@ -339,137 +350,15 @@ class ModelPruning(Callback):
         self._initial = dict(state_dict["initial"])
 
     def _read(self, module: nn.Module, weights: dict[str, Any], prefix: str, *_: Any) -> None:
-        """Take masks out of the weights of a checkpoint, or put them in, so that they fit the module as it is."""
-        pruned = {name for name, _, _ in _pruned(module, all_names=True)}
-        for name in [key.removesuffix("_mask") for key in weights if key.endswith("_mask")]:
-            if f"{name}_orig" in weights and name not in pruned:
-                original, mask = weights.pop(f"{name}_orig"), weights.pop(f"{name}_mask")
-                weights[name] = original * mask.to(original.dtype)
-                self._masks[name], self._hidden[name] = mask.bool(), original[mask == 0]
-        for name in pruned:
-            if name in weights:
-                weights[f"{name}_orig"] = weights.pop(name)
-                weights[f"{name}_mask"] = torch.ones_like(weights[f"{name}_orig"])
+        masks, hidden = fit_weights(module, weights)
+        self._masks |= masks
+        self._hidden |= hidden
 
     def _stop_reading(self) -> None:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
 
-    def _put_masks_back(self, pl_module: Module) -> None:
-        """After the optimizers were made, for pruning renames parameters."""
-        parts = dict(pl_module.named_modules(remove_duplicate=False))
-        with _in_order(parts.values()):
-            for full_name, kept in self._masks.items():
-                part, _, name = full_name.rpartition(".")
-                module, original = parts[part], _original(parts[part], name)
-                mask = kept.to(original.device)
-                if name in module._parameters:
-                    prune.custom_from_mask(module, name, mask)
-                getattr(module, f"{name}_mask").copy_(mask)
-                original.data[~mask] = self._hidden[full_name].to(original)
-        self._masks, self._hidden = {}, {}
-
-
-def _method(pruning_fn: Any, use_global: bool) -> Any:
-    """The class that makes masks.
-
-    Raises:
-        MisconfigurationException: there is none of this name, or it cannot choose among several parameters.
-    """
-    method = METHODS.get(pruning_fn) if isinstance(pruning_fn, str) else pruning_fn
-    if not inspect.isclass(method) or not issubclass(method, prune.BasePruningMethod):
-        raise MisconfigurationException(
-            f"`ModelPruning(pruning_fn={pruning_fn!r})`: choose one of {sorted(METHODS)}, or give a subclass of "
-            "`torch.nn.utils.prune.BasePruningMethod`: the class, no instance."
-        )
-    kind = getattr(method, "PRUNING_TYPE", None)
-    if use_global and kind != "unstructured":
-        raise MisconfigurationException(
-            f"`ModelPruning({pruning_fn!r})` prunes whole channels or the like (PRUNING_TYPE is {kind!r}), which "
-            "cannot be chosen among several parameters together: give `use_global_unstructured=False`, or another."
-        )
-    return method
-
-
-def _check_amount(amount: Any) -> None:
-    """Raise unless it is a fraction in [0, 1] or a number of entries.
-
-    Raises:
-        MisconfigurationException: it is not.
-    """
-    number = isinstance(amount, Real) and not isinstance(amount, bool)
-    if not number or not amount >= 0 or (not isinstance(amount, Integral) and amount > 1):
-        raise MisconfigurationException(
-            f"`ModelPruning(amount={amount!r})`: give a fraction from 0.0 to 1.0, a whole number of entries, or a "
-            "function of the epoch that returns one of these."
-        )
-
 
 def _answer(choice: bool | Callable[[int], bool], epoch: int) -> bool:
     return choice(epoch) if callable(choice) else choice
-
-
-def _is_pair(entry: Any) -> bool:
-    return (
-        isinstance(entry, (tuple, list))
-        and len(entry) == 2
-        and isinstance(entry[0], nn.Module)
-        and isinstance(entry[1], str)
-    )
-
-
-def _has(module: nn.Module, name: str) -> bool:
-    return any(module._parameters.get(key) is not None for key in (name, f"{name}_orig"))
-
-
-def _original(module: nn.Module, name: str) -> Any:
-    """The parameter itself, which lies below the mask if it is pruned."""
-    return module._parameters.get(f"{name}_orig", module._parameters.get(name))
-
-
-def _pruned(module: nn.Module, all_names: bool = False) -> list[tuple[str, nn.Module, str]]:
-    """All pruned parameters within: full name, the module they belong to, name; shared modules once or by all names."""
-    return [
-        (f"{prefix}.{hook._tensor_name}".lstrip("."), part, hook._tensor_name)
-        for prefix, part in module.named_modules(remove_duplicate=not all_names)
-        for hook in part._forward_pre_hooks.values()
-        if isinstance(hook, prune.BasePruningMethod)
-    ]
-
-
-def _masks(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Of all pruned parameters by full name: where they are kept, and the values below the zeros of the mask."""
-    masks, hidden = {}, {}
-    for full_name, part, name in _pruned(module):
-        masks[full_name] = mask = getattr(part, f"{name}_mask").bool()
-        hidden[full_name] = _original(part, name).detach()[~mask]
-    return masks, hidden
-
-
-def _full_names(parameters: Iterable[tuple[nn.Module, str]], root: nn.Module) -> list[str]:
-    """As in `root.named_parameters()`."""
-    prefixes = {part: prefix for prefix, part in root.named_modules()}
-    return [f"{prefixes[module]}.{name}".lstrip(".") for module, name in parameters]
-
-
-def _drawn_anew(module: nn.Module) -> nn.Module:
-    """A copy that is not pruned, with new first values."""
-    products = [getattr(part, name) for _, part, name in _pruned(module)]  # of autograd, which cannot be copied
-    fresh = deepcopy(module, {id(product): product.detach() for product in products})
-    for _, part, name in _pruned(fresh):
-        prune.remove(part, name)
-    fresh.reset_parameters()  # type: ignore[operator]
-    return fresh
-
-
-@contextmanager
-def _in_order(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Keep the parameters' order, by which an optimizer's state is resumed; torch puts those that it renames last."""
-    before = {module: list(module._parameters) for module in modules}
-    yield
-    for module, names in before.items():
-        own = module._parameters
-        for name in names:
-            now = next(key for key in (name, f"{name}_orig", name.removesuffix("_orig")) if key in own)
-            own[now] = own.pop(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.optim.swa_utils import SWALR
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
-from gpulayer.pytorch.callbacks.averages import AverageFunction, Averages, check_device
+from gpulayer.pytorch.callbacks.averages import AverageFunction, Averages, check_device, require_device
 from gpulayer.pytorch.callbacks.weight_averaging import WeightAveraging
 from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.hooks import StepOutput
@@ -29,7 +30,8 @@ class StochasticWeightAveraging(Callback):
     After the last batch of the last epoch the training batches go once more through `training_step`, without gradients,
     for BatchNorm's statistics to be those of the averaged weights. The validation and the checkpoints that follow are
     of the average; those before are of the trained weights (with `WeightAveraging` all are of the average). A run that
-    is stopped before its last epoch gives the module the average at its end.
+    is stopped before its last epoch gives the module the average at its end; if one epoch has counted only, which is no
+    average, the trained weights stay.
 
     After Izmailov et al., Averaging Weights Leads to Wider Optima and Better Generalization, 2018,
     https://arxiv.org/abs/1803.05407.
@@ -47,6 +49,8 @@ class StochasticWeightAveraging(Callback):
         MisconfigurationException: a value that cannot be used.
     """
 
+    comes_first = True  # what the others prune and save at the end is the average
+
     def __init__(
         self,
         swa_lrs: float | list[float],
@@ -59,7 +63,7 @@ class StochasticWeightAveraging(Callback):
         super().__init__()
         name = type(self).__name__
         rates = swa_lrs if isinstance(swa_lrs, list) else [swa_lrs]
-        if not rates or not all(_is_number(rate) and rate > 0 for rate in rates):
+        if not rates or not all(_is_number(rate) and 0 < rate < float("inf") for rate in rates):
             raise MisconfigurationException(
                 f"`{name}(swa_lrs={swa_lrs!r})`: give a learning rate above 0, or a list of them."
             )
@@ -129,6 +133,7 @@ class StochasticWeightAveraging(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
         self._max_epochs = trainer.max_epochs
         self._check(trainer, pl_module)
+        require_device(type(self).__name__, self._device)
         if self._loaded is not None and self._loaded["scheduler_state"] is not None:
             self._install_scheduler(trainer)  # before it is given its state
         if self._loaded is not None and self._n_averaged:
@@ -181,6 +186,7 @@ class StochasticWeightAveraging(Callback):
             anneal_strategy=self._annealing_strategy,  # type: ignore[arg-type]
             last_epoch=self._max_epochs if self._annealing_strategy == "cos" else -1,
         )
+        optimizer.defaults["swa_lr"] = optimizer.param_groups[-1]["swa_lr"]  # of groups that finetuning adds later
         for config in trainer.lr_scheduler_configs:
             rank_zero_info("SWALR takes the place of %s.", type(config.scheduler).__name__)
         trainer.lr_scheduler_configs = [LRSchedulerConfig(self._swa_scheduler)]
@@ -205,7 +211,8 @@ class StochasticWeightAveraging(Callback):
             self._transfer(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
-        self._transfer(trainer, pl_module)
+        if self._n_averaged > 1:  # one alone are those from before this epoch, whose training would be lost
+            self._transfer(trainer, pl_module)
 
     def _transfer(self, trainer: Trainer, pl_module: Module) -> None:
         if self._averages is None or self._transferred:
@@ -237,7 +244,7 @@ class StochasticWeightAveraging(Callback):
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def batch_norms(module: nn.Module) -> list[_BatchNorm]:
@@ -245,19 +252,24 @@ def batch_norms(module: nn.Module) -> list[_BatchNorm]:
     return [
         child
         for child in module.modules()
-        if isinstance(child, _BatchNorm) and child.training and child.track_running_stats
+        if isinstance(child, _BatchNorm)
+        and child.training
+        and child.track_running_stats
+        and child.running_mean is not None
     ]
 
 
 def update_batch_norms(trainer: Trainer, norms: list[_BatchNorm]) -> None:
     """Let these layers' statistics be the means over the training batches, with the weights as they are."""
-    run, momenta = trainer._run, [norm.momentum for norm in norms]
+    run, before = trainer._run, [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     assert run is not None
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # every batch counts the same
+        norm.num_batches_tracked = torch.zeros((), dtype=torch.long)  # on the host, where it is read at each batch
     try:
         run.pass_over_training()
     finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
+        for norm, (momentum, tracked) in zip(norms, before, strict=True):
             norm.momentum = momentum
+            norm.num_batches_tracked = tracked.copy_(norm.num_batches_tracked)  # type: ignore[union-attr, arg-type]

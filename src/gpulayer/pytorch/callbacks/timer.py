@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,19 +27,23 @@ def read_duration(duration: str | timedelta | dict[str, int], argument: str = "d
     Raises:
         MisconfigurationException: it is none of these.
     """
-    numbers = isinstance(duration, dict) and all(isinstance(value, (int, float)) for value in duration.values())
-    if isinstance(duration, dict) and duration and numbers and set(duration) <= _UNITS:
-        duration = timedelta(**duration)
-    if isinstance(duration, timedelta) and duration >= timedelta(0):
-        return duration
-    match = re.fullmatch(r"(\d+):(\d\d):(\d\d):(\d\d)", duration.strip()) if isinstance(duration, str) else None
-    if match is None:
-        raise MisconfigurationException(
-            f"`{argument.format(duration)}` is no duration: give 'DD:HH:MM:SS' such as '00:12:00:00', a timedelta, or "
-            "a dict such as {'hours': 12}."
-        )
-    days, hours, minutes, seconds = map(int, match.groups())
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    read: Any = duration
+    if isinstance(read, str) and (match := re.fullmatch(r"(\d+):(\d\d):(\d\d):(\d\d)", read.strip())):
+        read = dict(zip(("days", "hours", "minutes", "seconds"), map(int, match.groups()), strict=True))
+    if (
+        isinstance(read, dict)
+        and read
+        and set(read) <= _UNITS
+        and not any(isinstance(one, bool) for one in read.values())
+    ):
+        with suppress(TypeError, ValueError, OverflowError):  # not numbers, or beyond what a timedelta can hold
+            read = timedelta(**read)
+    if isinstance(read, timedelta) and read >= timedelta(0):
+        return read
+    raise MisconfigurationException(
+        f"`{argument.format(duration)}` is no duration: give 'DD:HH:MM:SS' such as '00:12:00:00', a timedelta, or "
+        "a dict such as {'hours': 12}."
+    )
 
 
 class Timer(Callback):
@@ -59,6 +64,8 @@ class Timer(Callback):
         super().__init__()
         if interval not in ("step", "epoch"):
             raise MisconfigurationException(f"`Timer(interval={interval!r})`: choose 'step' or 'epoch'.")
+        if not isinstance(verbose, bool):
+            raise MisconfigurationException(f"`Timer(verbose={verbose!r})`: choose True or False.")
         self._duration = None if duration is None else read_duration(duration).total_seconds()
         self._interval = interval
         self._verbose = verbose

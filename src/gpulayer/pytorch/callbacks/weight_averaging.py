@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from copy import copy
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
-from gpulayer.pytorch.callbacks.averages import AverageFunction, Averages, AveragesFunction, Device, check_device
+from gpulayer.pytorch.callbacks.averages import (
+    AverageFunction,
+    Averages,
+    AveragesFunction,
+    Device,
+    check_device,
+    require_device,
+)
 from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.hooks import StepOutput
 from gpulayer.pytorch.core.saving import load_weights
@@ -44,6 +52,7 @@ class WeightAveraging(Callback):
     """
 
     changes_saved_weights = True
+    comes_first = True  # what the others see, prune and save in a validation or at the end is the average
 
     def __init__(
         self,
@@ -60,6 +69,8 @@ class WeightAveraging(Callback):
         for argument, function in (("avg_fn", avg_fn), ("multi_avg_fn", multi_avg_fn)):
             if function is not None and not callable(function):
                 raise MisconfigurationException(f"`{name}({argument}={function!r})`: give a function, or None.")
+        if not isinstance(use_buffers, bool):
+            raise MisconfigurationException(f"`{name}(use_buffers={use_buffers!r})`: choose True or False.")
         self._device = check_device(name, device)
         self._use_buffers = use_buffers
         self._avg_fn = avg_fn
@@ -102,6 +113,7 @@ class WeightAveraging(Callback):
         self._begun = True
 
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
+        require_device(type(self).__name__, self._device)
         if self._averages is not None:  # from a checkpoint, before the module was on its device
             self._averages.to(self._device)
 
@@ -228,22 +240,12 @@ class EMAWeightAveraging(WeightAveraging):
         update_starting_at_epoch: int | None = None,
     ) -> None:
         super().__init__(device, use_buffers)
-        name = type(self).__name__
-        if isinstance(decay, bool) or not isinstance(decay, (int, float)) or not 0 <= decay <= 1:
-            raise MisconfigurationException(f"`{name}(decay={decay!r})`: give a number from 0 to 1, such as 0.999.")
-        for argument, value, optional in (
-            ("update_every_n_steps", update_every_n_steps, False),
-            ("update_starting_at_step", update_starting_at_step, True),
-            ("update_starting_at_epoch", update_starting_at_epoch, True),
-        ):
-            if not (optional and value is None) and (isinstance(value, bool) or not isinstance(value, int)):
-                allowed = "an integer, or None" if optional else "an integer"
-                raise MisconfigurationException(f"`{name}({argument}={value!r})`: give {allowed}.")
-        if update_every_n_steps < 0 or (update_every_n_steps == 0 and update_starting_at_epoch is None):
-            raise MisconfigurationException(
-                f"`{name}(update_every_n_steps={update_every_n_steps})`: give a number of steps from 1; or 0 with "
-                "`update_starting_at_epoch`, to update at the end of epochs."
-            )
+        counts = {
+            "update_every_n_steps": update_every_n_steps,
+            "update_starting_at_step": update_starting_at_step,
+            "update_starting_at_epoch": update_starting_at_epoch,
+        }
+        _check_moving(type(self).__name__, decay, counts)
         self.decay = decay
         self.update_every_n_steps = update_every_n_steps
         self.update_starting_at_step = update_starting_at_step
@@ -262,3 +264,19 @@ class EMAWeightAveraging(WeightAveraging):
 
     def _weight(self) -> float:
         return 1 - self.decay
+
+
+def _check_moving(name: str, decay: Any, counts: dict[str, Any]) -> None:
+    if isinstance(decay, bool) or not isinstance(decay, Real) or not 0 <= float(decay) <= 1:
+        raise MisconfigurationException(f"`{name}(decay={decay!r})`: give a number from 0 to 1, such as 0.999.")
+    for argument, value in counts.items():
+        optional = argument != "update_every_n_steps"
+        whole = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
+        if not whole and not (optional and value is None):
+            allowed = "from 0, or None" if optional else "from 1"
+            raise MisconfigurationException(f"`{name}({argument}={value!r})`: give a whole number {allowed}.")
+    if counts["update_every_n_steps"] == 0 and counts["update_starting_at_epoch"] is None:
+        raise MisconfigurationException(
+            f"`{name}(update_every_n_steps=0)`: give a number of steps from 1; or 0 with `update_starting_at_epoch`, "
+            "to update at the end of epochs."
+        )

@@ -156,6 +156,7 @@ class Run:
     unscale: Callable[[Optimizer], None] = nothing  # float16: the gradients at their true size
     step_optimizer: Callable[..., Any] = step_optimizer  # the same as `optimizer_step`, for any optimizer
     steps_alone: bool = False  # whether the optimizers need no closure to step
+    restore_joined: Callable[[], None] = nothing  # gives callbacks that were added the state that waits for them
     step_skipped: Callable[[], Any] = nothing  # float16: whether the last step was left out, for it was not finite
     scheduler_step: Callable[[Any, Any], Any] = nothing
     sync_gradients: Callable[[bool], None] = nothing  # told, when batches are accumulated, whether a step follows
@@ -171,6 +172,7 @@ class Run:
     def resolve_hooks(self) -> None:
         """Look the hooks up again, if someone added a callback."""
         if self.hooks.callbacks != self.trainer.callbacks:
+            self.restore_joined()
             self.hooks.resolve(self.trainer.callbacks)
             if self.validation is not None:
                 self.validation.take_hooks(self.hooks)

@@ -13,7 +13,6 @@ from gpulayer.fabric.utilities.plain import beyond_plain
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from gpulayer.fabric.utilities.seed import collect_rng_states, set_rng_states
 from gpulayer.fabric.utilities.warnings import PossibleUserWarning
-from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.hparams import INIT_ARGUMENTS, HyperparametersMixin
 from gpulayer.pytorch.core.saving import few, load_weights, weights_in
 from gpulayer.pytorch.loops.progress import Position, load_loops_state, loops_state
@@ -64,7 +63,7 @@ def dump(run: Run, weights_only: bool) -> dict[str, Any]:
             checkpoint["gpulayer"]["loader_made"] = list(run.loader_made)
         checkpoint["gpulayer"]["gradients"] = gradients.gathered(run)
         states = {callback.state_key: state for callback in trainer.callbacks if (state := callback.state_dict())}
-        checkpoint["callbacks"] = states
+        checkpoint["callbacks"] = trainer.kept_states | states
         checkpoint["optimizer_states"] = [strategy.optimizer_state(optimizer) for optimizer in run.optimizers]
         checkpoint["lr_schedulers"] = [config.scheduler.state_dict() for config in run.scheduler_configs]
         if precision_state := strategy.precision.state_dict():
@@ -126,7 +125,7 @@ def class_of(value: Any) -> type:
 
 
 def restore_objects(run: Run, checkpoint: dict[str, Any]) -> None:
-    """Take back the weights, the datamodule's state and the callbacks' states."""
+    """Take back the weights and the datamodule's state."""
     trainer, module, datamodule = run.trainer, run.module, run.trainer.datamodule
     weights_in(checkpoint, str(trainer.ckpt_path))
     upgrade(checkpoint)
@@ -134,25 +133,6 @@ def restore_objects(run: Run, checkpoint: dict[str, Any]) -> None:
     if datamodule is not None and (name := type(datamodule).__qualname__) in checkpoint:
         datamodule.load_state_dict(checkpoint[name])
     load_weights(module, checkpoint["state_dict"], module.strict_loading, str(trainer.ckpt_path))
-    for callback in trainer.callbacks:
-        callback.on_load_checkpoint(trainer, module, checkpoint)
-    restore_callbacks(trainer.callbacks, checkpoint.get("callbacks", {}))
-
-
-def restore_callbacks(callbacks: list[Callback], states: dict[Any, Any]) -> None:
-    """Give each callback the state that lies under its key."""
-    for callback in callbacks:
-        state = states.get(callback.state_key, states.get(type(callback).__qualname__))  # as before Lightning 1.5
-        if state:
-            callback.load_state_dict(dict(state))
-    known = {key for callback in callbacks for key in (callback.state_key, type(callback).__qualname__)}
-    gone = [str(key) for key in states if key not in known]
-    if gone:
-        rank_zero_warn(
-            f"The checkpoint holds the state of callbacks that this Trainer lacks: {gone}. Their state is not used; "
-            "add them to `Trainer(callbacks=...)` to go on with it.",
-            PossibleUserWarning,
-        )
 
 
 def restore_training(run: Run, checkpoint: dict[str, Any]) -> None:

@@ -210,10 +210,13 @@ def distinct_state_keys(callbacks: Iterable[Callback]) -> None:
     for callback in callbacks:
         if not overridden("state_dict", callback, Callback):
             continue
-        if callback.state_key in seen:
+        if (other := seen.get(callback.state_key)) is not None:
+            kinds = " and ".join({f"{type(one).__module__}.{type(one).__qualname__}": 0 for one in (other, callback)})
             raise MisconfigurationException(
                 f"Two callbacks have the state key {callback.state_key!r}, so a checkpoint could keep only one of "
-                f"them. Give `{type(callback).__name__}` a property `state_key` that tells them apart, or remove one."
+                f"them ({kinds}). Remove one, give it other settings if they are part of the key, or give "
+                f"`{type(callback).__name__}` a property `state_key` that tells them apart. A hook that adds callbacks "
+                "is called in every run, so it must look whether they are in `trainer.callbacks` already."
             )
         seen[callback.state_key] = callback
 

@@ -19,7 +19,14 @@ from gpulayer.pytorch.callbacks.prediction_writer import BasePredictionWriter
 from gpulayer.pytorch.core.hooks import overridden
 from gpulayer.pytorch.core.indices import Indices
 from gpulayer.pytorch.core.module import Module
-from gpulayer.pytorch.core.optimizer import Configured, LightningOptimizer, NoOptimizer, read_configured, unwrapped
+from gpulayer.pytorch.core.optimizer import (
+    Configured,
+    LightningOptimizer,
+    LRSchedulerConfig,
+    NoOptimizer,
+    read_configured,
+    unwrapped,
+)
 from gpulayer.pytorch.loops.batches import Batches
 from gpulayer.pytorch.loops.evaluate import evaluate
 from gpulayer.pytorch.loops.progress import Evaluated
@@ -36,16 +43,12 @@ from gpulayer.pytorch.trainer.states import RunningStage, TrainerFn
 def configure_optimizers(run: Run) -> None:
     """Make the optimizers and schedulers, and the callables of training."""
     module, strategy = run.module, run.trainer.strategy
-    run.manual = not module.automatic_optimization
     module.zero_grad()  # nothing of an earlier fit, or of the user's own backward passes, goes into the first step
-    configured: Configured = read_configured(module.configure_optimizers(), automatic=not run.manual)
+    configured: Configured = read_configured(module.configure_optimizers(), automatic=module.automatic_optimization)
     _, optimizers = strategy.setup(module, configured.optimizers)
-    take_optimizers(run, optimizers if optimizers or run.manual else [NoOptimizer()])
-    run.scheduler_configs = configured.schedulers
-    run.schedulers = Schedulers() if run.manual else Schedulers.of(configured.schedulers)
-    takes, _ = checks.step_arguments(module.training_step, "training_step", 1)
-    callables.resolve_training(run, callables.compiled_step(strategy, module, "training_step"), takes)
-    profiling.training(run)
+    if not optimizers and module.automatic_optimization:
+        optimizers = [NoOptimizer()]
+    train_with(run, optimizers, configured.schedulers)
     if run.manual:
         for name, harmless in (("gradient_clip_val", (None, 0)), ("accumulate_grad_batches", (1,))):
             value = getattr(run.trainer, name)
@@ -54,6 +57,18 @@ def configure_optimizers(run: Run) -> None:
                     f"`Trainer({name}={value!r})` works in automatic optimization only: this module steps its "
                     "optimizers itself, so do it in `training_step` (there is `self.clip_gradients`)."
                 )
+
+
+def train_with(run: Run, optimizers: list[Optimizer], schedulers: list[LRSchedulerConfig]) -> None:
+    """Let the run train with these: the callables of its loop."""
+    module = run.module
+    run.manual = not module.automatic_optimization
+    take_optimizers(run, optimizers)
+    run.scheduler_configs = schedulers
+    run.schedulers = Schedulers() if run.manual else Schedulers.of(schedulers)
+    takes, _ = checks.step_arguments(module.training_step, "training_step", 1)
+    callables.resolve_training(run, callables.compiled_step(run.trainer.strategy, module, "training_step"), takes)
+    profiling.training(run)
 
 
 def take_optimizers(run: Run, optimizers: list[Optimizer]) -> None:
@@ -169,6 +184,23 @@ def reload_train(run: Run, every_n_epochs: int) -> Callable[[], None]:
                 set_validation_interval(run)
 
     return reload
+
+
+def renew_loaders(run: Run) -> None:
+    """Make those loaders of the call anew that are made already."""
+    trainer = run.trainer
+    if trainer.state.fn is not TrainerFn.FITTING:
+        if run.evaluation is not None:
+            run.evaluation.loaders = evaluation_of(run, trainer.sources, trainer.state.fn).loaders
+        return
+    if run.train.loader is not None:
+        run.train, run.loader_made = Batches(None, 0), None
+        load_train(run)
+        run.train.set_epoch(run.progress.epoch)
+        if run.validates:
+            set_validation_interval(run)
+    if run.validation is not None:
+        run.validation = evaluation_of(run, trainer.sources, TrainerFn.FITTING)
 
 
 def set_validation_interval(run: Run) -> None:

@@ -14,7 +14,6 @@ import torch
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import log
-from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.module import Module
 from gpulayer.pytorch.loggers.folders import FolderLogger
 from gpulayer.pytorch.loops.results import NoResults, Results
@@ -22,7 +21,7 @@ from gpulayer.pytorch.loops.run import Run
 from gpulayer.pytorch.trainer import callables, checkpoint, checks, profiling
 from gpulayer.pytorch.trainer.attach import Sources
 from gpulayer.pytorch.trainer.ckpt_path import resolve_path
-from gpulayer.pytorch.trainer.defaults import savers_last
+from gpulayer.pytorch.trainer.members import Members
 from gpulayer.pytorch.trainer.prepare import configure_optimizers, evaluation_of, prepare_fit
 from gpulayer.pytorch.trainer.signals import listening
 from gpulayer.pytorch.trainer.states import RunningStage, TrainerFn, TrainerStatus
@@ -65,6 +64,8 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
             path = resolve_path(trainer, ckpt_path, module_given)
             trainer.ckpt_path = path
             take_module(trainer, module)
+            members = Members(trainer, module, fn)
+            members.bring()
             trainer.results.abandon()
             results = trainer.results = profiling.results(trainer, make_results(trainer))
             hooks = profiling.hooks(trainer, module, results)
@@ -80,27 +81,32 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
             if trainer.reruns and path is None:
                 trainer.delivery.begin_anew()
             with trainer.profiler.profile("setup"):
-                set_up(trainer, module, stage)
+                set_up(trainer, module, stage, members)
             if fn is TrainerFn.FITTING:
                 for number, logger in folder_loggers(trainer):
                     logger.begin(number)
             with strategy.root_device, strategy.precision.init_context(), trainer.profiler.profile("configure_model"):
                 module.configure_model()
+            members.set_up()
             loaded = None
             if path is not None:
                 with trainer.profiler.profile("load_checkpoint"):
                     loaded = strategy.load(path, "cpu", weights_only)
                 strategy.precision.convert_module(module)  # before it takes the weights, which would be rounded
                 checkpoint.restore_objects(run, loaded)
+                members.load(loaded)
             strategy.precision.convert_module(module)  # also what loading made anew
             module.to(strategy.root_device)
             if fn is TrainerFn.FITTING:
                 with trainer.profiler.profile("configure_optimizers"):
                     configure_optimizers(run)
+            members.join()
             run.hooks.resolve(trainer.callbacks)
             if fn is TrainerFn.FITTING:
+                run.restore_joined = members.restore
                 run.hooks.on_fit_start()
                 run.resolve_hooks()
+            members.all_here()
             log_hyperparameters(trainer, module)
             if fn is TrainerFn.FITTING:
                 if loaded is not None:
@@ -163,22 +169,12 @@ def tell(trainer: Any, module: Module, error: BaseException) -> None:
 
 
 def take_module(trainer: Any, module: Module) -> None:
-    """Attach the module, and the callbacks that it brings."""
+    """Attach the module and the datamodule."""
     module.trainer = trainer
     trainer.lightning_module = module
     trainer.datamodule = trainer.sources.datamodule
     if trainer.datamodule is not None:
         trainer.datamodule.trainer = trainer
-    brought = module.configure_callbacks()
-    brought = [brought] if isinstance(brought, Callback) else list(brought or [])
-    if strange := [callback for callback in brought if not isinstance(callback, Callback)]:
-        raise MisconfigurationException(
-            f"`{type(module).__name__}.configure_callbacks` returned {strange[0]!r}: return a Callback or several."
-        )
-    if brought:
-        kinds = {type(callback) for callback in brought}
-        trainer.callbacks = savers_last([c for c in trainer.callbacks if type(c) not in kinds] + brought)
-    checks.distinct_state_keys(trainer.callbacks)
 
 
 def prepare_data(trainer: Any, module: Module, sources: Sources) -> None:
@@ -191,20 +187,15 @@ def prepare_data(trainer: Any, module: Module, sources: Sources) -> None:
     trainer.strategy.barrier("prepare_data")
 
 
-def set_up(trainer: Any, module: Module, stage: str) -> None:
+def set_up(trainer: Any, module: Module, stage: str, members: Members) -> None:
     """`setup` of the datamodule, the callbacks and the module; loggers claim their folder before."""
     for logger in trainer.loggers:
         _ = logger.experiment
     if trainer.datamodule is not None:
         trainer.datamodule.setup(stage=stage)
-    ready = []
-    for callback in trainer.callbacks:  # one that is added meanwhile is set up, too
-        callback.setup(trainer, module, stage=stage)
-        ready.append(callback)
+    members.set_up()
     module.setup(stage=stage)
-    for callback in trainer.callbacks:
-        if callback not in ready:
-            callback.setup(trainer, module, stage=stage)
+    members.set_up()
 
 
 def tear_down(trainer: Any, module: Module, stage: str) -> None:

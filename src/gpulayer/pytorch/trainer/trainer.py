@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from math import ceil, inf
@@ -45,10 +45,12 @@ from gpulayer.pytorch.profilers import Profiler
 from gpulayer.pytorch.trainer import checkpoint, checks, report
 from gpulayer.pytorch.trainer.attach import Sources, datamodule_first
 from gpulayer.pytorch.trainer.defaults import all_callbacks
-from gpulayer.pytorch.trainer.prepare import load_train, take_optimizers
+from gpulayer.pytorch.trainer.members import Brought
+from gpulayer.pytorch.trainer.prepare import configure_optimizers, load_train, renew_loaders, take_optimizers
 from gpulayer.pytorch.trainer.profiling import resolve_profiler
 from gpulayer.pytorch.trainer.running import running
 from gpulayer.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState
+from gpulayer.pytorch.trainer.trial import try_out
 from gpulayer.pytorch.utilities.exceptions import SIGTERMException
 
 
@@ -289,7 +291,10 @@ class Trainer:
             progress_bar=enable_progress_bar,
             model_summary=enable_model_summary,
             trial=bool(fast_dev_run),
+            third_party=not barebones,
         )
+        self.brought = Brought()  # callbacks that the module of the last call brought
+        self.kept_states: dict[Any, Any] = {}  # of callbacks that a checkpoint had, and this Trainer lacks
 
     def _try_only(self, batches: int) -> None:
         """Set the limits of `fast_dev_run`."""
@@ -469,6 +474,31 @@ class Trainer:
             state = checkpoint.dump(run, bool(weights_only))
             self.strategy.save(os.fspath(filepath), state, storage_options)
             self.strategy.barrier("save_checkpoint")
+
+    def try_out(self, callbacks: Iterable[Callback] = (), max_steps: int = -1, batches: int | None = None) -> None:
+        """From a hook: run the loop of the call that is under way, for some steps, and leave no trace of it.
+
+        Afterwards weights, buffers, optimizers, metric objects, random states and the Trainer are what they were
+        before, also after an error. What the module's own hooks wrote elsewhere stays.
+
+        Args:
+            callbacks: those that are called meanwhile, with the module's hooks; the Trainer's own are not.
+            max_steps: how many optimizer steps a `fit` takes at most; -1 for no limit.
+            batches: how many batches an evaluation takes at most, also the one at the end of a `fit`, which comes only
+                if this is given.
+        """
+        try_out(self, callbacks, max_steps, batches)
+
+    def renew_loaders(self) -> None:
+        """From a hook before the first batch of a call or an epoch: make its loaders anew, as what they are made with
+        has changed."""
+        if self._run is not None:
+            renew_loaders(self._run)
+
+    def renew_optimizers(self) -> None:
+        """From `on_fit_start`: ask the module for its optimizers again, when what they are made with has changed."""
+        if self._fitted is not None:
+            configure_optimizers(self._fitted)
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """`print`, on rank 0; above the progress bar, if there is one."""

@@ -1,0 +1,46 @@
+"""Find the largest batch size that fits into memory.
+
+On a real device memory runs out by itself; here the network asks for far too much when a batch has more than 100 scans,
+and the allocator refuses.
+"""
+
+import torch
+from digits import DigitClassifier, DigitsData
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+import gpulayer.pytorch as L
+from gpulayer.pytorch.callbacks import BatchSizeFinder
+
+
+class Hungry(DigitClassifier):
+    """Asks for a petabyte where a batch has more than 100 scans."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if len(images) > 100:
+            torch.empty(2**50, dtype=torch.uint8)
+        return super().forward(images)
+
+
+class ScalableDigits(DigitsData):
+    """The finder sets `batch_size`, and asks for the loader again."""
+
+    batch_size = 8
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(self.train, batch_size=self.batch_size, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader:
+        return DataLoader(self.val, batch_size=self.batch_size)
+
+
+def main() -> None:
+    L.seed_everything(1)
+    finder, data = BatchSizeFinder(mode="binsearch", init_val=16), ScalableDigits()
+    trainer = L.Trainer(max_epochs=2, callbacks=[finder], logger=False, enable_checkpointing=False)
+    trainer.fit(Hungry(), datamodule=data)
+    print(f"\nbatch size   {data.batch_size}, the largest one less 5 % to be safe")
+
+
+if __name__ == "__main__":
+    main()

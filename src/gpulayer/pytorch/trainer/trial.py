@@ -1,0 +1,140 @@
+"""Trials: a few steps of a run, to learn something about it, that leave no trace. The tuner is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from gpulayer.fabric.utilities.generators import held_by, set_states, states_of
+from gpulayer.fabric.utilities.seed import isolate_rng
+from gpulayer.pytorch.core.callback import Callback
+from gpulayer.pytorch.core.hooks import overridden
+from gpulayer.pytorch.core.metrics import load_metric_states, metric_states, metrics_in
+from gpulayer.pytorch.core.module import Module
+from gpulayer.pytorch.loops.evaluate import evaluate
+from gpulayer.pytorch.loops.fit import fit
+from gpulayer.pytorch.loops.hooks import Hooks
+from gpulayer.pytorch.loops.predict import predict
+from gpulayer.pytorch.loops.progress import Progress
+from gpulayer.pytorch.loops.results import Results
+from gpulayer.pytorch.loops.run import Run
+from gpulayer.pytorch.trainer.attach import Sources, one_after_another
+from gpulayer.pytorch.trainer.prepare import evaluation_of, load_train, train_with
+from gpulayer.pytorch.trainer.states import TrainerFn
+
+# What a run changes about the Trainer, or a trial sets.
+STATE = (
+    "callbacks loggers progress results should_stop training_rng max_epochs max_steps min_epochs min_steps "
+    "num_sanity_val_steps limit_train_batches limit_val_batches limit_test_batches limit_predict_batches "
+    "_run _last _fitted"
+).split()
+
+
+@contextmanager
+def set_aside(trainer: Any, callbacks: Iterable[Callback] = ()) -> Iterator[None]:
+    """What the Trainer is and knows is put back afterwards; meanwhile it has no loggers, and these callbacks only."""
+    kept = {name: getattr(trainer, name) for name in STATE}
+    fn, stage, status = trainer.state.fn, trainer.state.stage, trainer.state.status
+    trainer.callbacks, trainer.loggers, trainer.progress = list(callbacks), [], Progress()
+    trainer.num_sanity_val_steps = 0
+    try:
+        with isolate_rng():
+            yield
+    finally:
+        for name, value in kept.items():
+            setattr(trainer, name, value)
+        trainer.state.fn, trainer.state.stage, trainer.state.status = fn, stage, status
+
+
+def try_out(trainer: Any, callbacks: Iterable[Callback], max_steps: int, batches: int | None) -> None:
+    """`Trainer.try_out`: a run of its own with the module, the optimizers and the data of the one that is under way."""
+    run, fn = trainer._run, trainer.state.fn
+    with set_aside(trainer, callbacks), unchanged(run, trainer.sources):
+        trainer.should_stop = False
+        trainer.max_epochs, trainer.max_steps, trainer.min_epochs, trainer.min_steps = -1, max_steps, None, None
+        if batches is not None:
+            trainer.limit_val_batches = trainer.limit_test_batches = trainer.limit_predict_batches = batches
+        results = trainer.results = Results(run.results.device, log_every_n_steps=0, module=run.module)
+        hooks = Hooks(trainer, run.module, trainer.callbacks, results)
+        tried = Run(trainer, run.module, hooks, results, trainer.progress, run.ending)
+        trainer._run = trainer._last = tried
+        try:
+            if fn is TrainerFn.FITTING:
+                trainer._fitted = tried
+                train(tried, run.optimizers, validates=batches is not None)
+            else:
+                tried.evaluation = evaluation_of(tried, trainer.sources, fn)
+                with torch.enable_grad():
+                    if fn is TrainerFn.PREDICTING:
+                        predict(tried, tried.evaluation, keep=False)
+                    else:
+                        evaluate(tried, tried.evaluation)
+        finally:
+            results.abandon()
+
+
+def train(run: Run, optimizers: list[Optimizer], validates: bool) -> None:
+    """The training loop, and a validation after it."""
+    sources = run.trainer.sources
+    train_with(run, optimizers, [])
+    load_train(run)
+    fit(run)
+    if validates and sources.val.defined and overridden("validation_step", run.module, Module):
+        run.validation = evaluation_of(run, sources, TrainerFn.FITTING)
+        evaluate(run, run.validation)
+
+
+@contextmanager
+def unchanged(run: Run, sources: Sources) -> Iterator[None]:
+    """The module, its optimizers and the data's generators are afterwards what they were before."""
+    module, precision = run.module, run.trainer.strategy.precision
+    tensors = [
+        (holder, name, tensor, tensor.detach().to("cpu", copy=True))  # the device's memory may be what is tried
+        for child in module.modules()
+        for holder in (child._parameters, child._buffers)
+        for name, tensor in holder.items()
+        if tensor is not None and not is_lazy(tensor)
+    ]
+    optimizers = [(optimizer, deepcopy(optimizer.state_dict())) for optimizer in run.optimizers]
+    modes = [(child, child.training) for child in module.modules()]
+    metrics, scaler = deepcopy(metric_states(module, without=[])), deepcopy(precision.state_dict())
+    given = [source.given for source in (sources.train, sources.val, sources.test, sources.predict)]
+    loaders = [loader for one in given if one is not None for loader in one_after_another(one)]
+    owners = [*loaders, module, *([sources.datamodule] if sources.datamodule is not None else [])]
+    generators = [generator for owner in owners for generator in held_by(owner)]
+    states = states_of(generators)
+    workers = [loader for loader in loaders if isinstance(loader, DataLoader) and loader._iterator is None]
+    try:
+        yield
+    finally:
+        put_back(tensors)
+        for optimizer, state in optimizers:
+            optimizer.load_state_dict(state)
+            optimizer.zero_grad()
+        module.zero_grad()
+        for child, mode in modes:
+            child.training = mode
+        for _, metric in metrics_in(module):
+            metric.reset()
+        load_metric_states(module, metrics)
+        if scaler:
+            precision.load_state_dict(scaler)
+        set_states(generators, states)
+        for loader in workers:
+            loader._iterator = None  # workers that live on have moved on
+
+
+def put_back(tensors: list[tuple[dict[str, Any], str, Tensor, Tensor]]) -> None:
+    """Give each parameter and buffer its object and its values of before."""
+    with torch.no_grad():
+        for holder, name, tensor, values in tensors:
+            holder[name] = tensor
+            tensor.copy_(values)
