@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -75,6 +77,14 @@ def search(library: str, room: int, method: str = "fit", samples: int = 1000, ow
 def lightnings(room: int, **arguments: Any) -> Any:
     with quiet():
         return search(LIGHTNING, room, **arguments)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_collection() -> Iterator[None]:
+    """A search collects garbage again and again; what was imported before need not be looked through each time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

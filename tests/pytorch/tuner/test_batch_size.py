@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,14 @@ from gpulayer.pytorch.utilities.memory import is_oom_error
 from tests.pytorch.models import FEATURES, dataset, trainer, weights
 
 TOO_MUCH = 2**50  # floats, which no machine has memory for
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_collection() -> Iterator[None]:
+    """A search collects garbage again and again; what was imported before need not be looked through each time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 class Greedy(L.Module):
