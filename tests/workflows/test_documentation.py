@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import gpulayer.pytorch as L
 from tests.pytorch.models import Validated, loader
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs"
-PAGES = ("callbacks.md", "profiling.md")
+PAGES = ("callbacks.md", "profiling.md", "tuner.md")
 CALLS = re.compile(r"\.(fit|validate|test|predict)\(")
 
 
@@ -25,11 +26,32 @@ def blocks(page: str) -> list[tuple[int, str]]:
     return [(text.count("\n", 0, block.start(1)) + 1, block[1]) for block in found]
 
 
+class Tunable(Validated):
+    """Its learning rate can be set."""
+
+    lr = 0.1
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+class Data(L.DataModule):
+    """Its batch size can be set."""
+
+    batch_size = 2
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(loader(8).dataset, self.batch_size)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(loader(2).dataset, self.batch_size)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_code_runs(page: str) -> None:
     """A Trainer that a block makes and does not use trains a line of four weights."""
     names: dict[str, Any] = {
-        "__name__": "page", "L": L, "torch": torch, "model": Validated(),
+        "__name__": "page", "L": L, "torch": torch, "model": Tunable(), "data": Data(), "DataLoader": DataLoader,
         "loader": loader(8), "val_loader": loader(2), "test_loader": loader(3),
     }  # fmt: skip
     assert blocks(page)

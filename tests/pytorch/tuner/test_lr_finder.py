@@ -406,6 +406,30 @@ def test_several_optimizers() -> None:
         find(L.Trainer(**QUIET), Two(), loader())
 
 
+def test_a_module_that_takes_no_step() -> None:
+    class Idle(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+
+    with pytest.raises(MisconfigurationException, match="No optimizer step was taken in 101 batches"):
+        find(L.Trainer(**QUIET), Idle(), loader())
+
+
+def test_a_validation_from_a_checkpoint_does_not_count_as_resuming(tmp_path: Path) -> None:
+    model, path = Net(), str(tmp_path / "one.ckpt")
+    trainer = L.Trainer(**QUIET, callbacks=[LearningRateFinder(num_training_steps=30)])
+    trainer.fit(model, loader())
+    trainer.save_checkpoint(path)
+    finder = LearningRateFinder(num_training_steps=20)
+    trainer = L.Trainer(**QUIET, callbacks=[finder])
+    model.test_step = model.training_step  # type: ignore[method-assign]
+    trainer.test(model, loader(), ckpt_path=path, verbose=False)
+    trainer.fit(model, loader())
+    assert finder.optimal_lr is not None
+    assert len(finder.optimal_lr.results["lr"]) == 20
+
+
 def test_the_finder_twice_and_other_methods() -> None:
     trainer = L.Trainer(**QUIET, callbacks=[LearningRateFinder()])
     with pytest.raises(MisconfigurationException, match="has a LearningRateFinder"):

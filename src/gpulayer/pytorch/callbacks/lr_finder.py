@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MODES = ("linear", "exponential")
 NAMES = ("lr", "learning_rate")  # the attributes that are looked for where none is named
+MOST_BATCHES = 100  # without an optimizer step
 SMOOTHING = 0.98  # of the loss: the weight of what came before, at each step
 
 
@@ -195,7 +196,9 @@ class LearningRateFinder(Callback):
         self._resumed = True
 
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
-        if self._resumed and self.optimal_lr is not None:  # the optimizers get their rates from the checkpoint
+        if (
+            self._resumed and trainer.ckpt_path is not None and self.optimal_lr is not None
+        ):  # the optimizers get their rates from the checkpoint
             self._resumed = False
             if self._update_attr and (rate := self.optimal_lr.suggestion()) is not None:
                 for place in self._places(trainer, pl_module):
@@ -262,6 +265,7 @@ class _RangeTest(Callback):
         self.shows = shows
         self.bar: Any = None
         self.losses: list[Tensor] = []  # of the batches that share an optimizer step, divided by their number
+        self.batches = 0  # since the last optimizer step
         self.step = 0
         self.average = 0.0
         self.least = float("inf")
@@ -277,8 +281,15 @@ class _RangeTest(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
         if "loss" in outputs:
             self.losses.append(outputs["loss"])
+        self.batches += 1
         if trainer.global_step == self.step:
+            if self.batches > MOST_BATCHES * trainer.accumulate_grad_batches:
+                raise MisconfigurationException(
+                    f"No optimizer step was taken in {self.batches} batches, so no learning rate can be tried: does "
+                    "the loader give None, or does `training_step` never call `optimizer.step()`?"
+                )
             return
+        self.batches = 0
         loss = torch.stack(self.losses).sum().item() if self.losses else float("nan")
         self.average = SMOOTHING * self.average + (1 - SMOOTHING) * loss
         smoothed = self.average / (1 - SMOOTHING ** (self.step + 1))

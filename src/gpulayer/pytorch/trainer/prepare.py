@@ -89,7 +89,7 @@ def prepare_fit(run: Run, sources: Sources) -> None:
             "validated.",
             PossibleUserWarning,
         )
-    if not sources.val.defined and overridden("validation_step", module, Module):
+    if not sources.val.defined and overridden("validation_step", module, Module) and trainer.limit_val_batches != 0:
         rank_zero_warn(
             f"`{type(module).__name__}` has a `validation_step`, but there is no validation loader: nothing is "
             "validated. Pass one as `trainer.fit(model, train_loader, val_loader)`.",

@@ -13,12 +13,14 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from gpulayer.fabric.utilities.apply import apply_to_collection
 from gpulayer.fabric.utilities.generators import held_by, set_states, states_of
 from gpulayer.fabric.utilities.seed import isolate_rng
 from gpulayer.pytorch.core.callback import Callback
 from gpulayer.pytorch.core.hooks import overridden
 from gpulayer.pytorch.core.metrics import load_metric_states, metric_states, metrics_in
 from gpulayer.pytorch.core.module import Module
+from gpulayer.pytorch.loops.batches import Batches
 from gpulayer.pytorch.loops.evaluate import evaluate
 from gpulayer.pytorch.loops.fit import fit
 from gpulayer.pytorch.loops.hooks import Hooks
@@ -79,6 +81,8 @@ def try_out(trainer: Any, callbacks: Iterable[Callback], max_steps: int, batches
                         evaluate(tried, tried.evaluation)
         finally:
             results.abandon()
+            # Let go of the loaders now: the garbage collector would end their workers in an order that takes seconds.
+            tried.train, tried.validation, tried.evaluation = Batches(None, 0), None, None
 
 
 def train(run: Run, optimizers: list[Optimizer], validates: bool) -> None:
@@ -103,7 +107,7 @@ def unchanged(run: Run, sources: Sources) -> Iterator[None]:
         for name, tensor in holder.items()
         if tensor is not None and not is_lazy(tensor)
     ]
-    optimizers = [(optimizer, deepcopy(optimizer.state_dict())) for optimizer in run.optimizers]
+    optimizers = [(optimizer, on_host(optimizer.state_dict())) for optimizer in run.optimizers]
     modes = [(child, child.training) for child in module.modules()]
     metrics, scaler = deepcopy(metric_states(module, without=[])), deepcopy(precision.state_dict())
     given = [source.given for source in (sources.train, sources.val, sources.test, sources.predict)]
@@ -130,6 +134,11 @@ def unchanged(run: Run, sources: Sources) -> Iterator[None]:
         set_states(generators, states)
         for loader in workers:
             loader._iterator = None  # workers that live on have moved on
+
+
+def on_host(state: Any) -> Any:
+    """A copy on the host, which leaves the memory of the device to what is tried."""
+    return apply_to_collection(state, Tensor, lambda tensor: tensor.detach().to("cpu", copy=True))
 
 
 def put_back(tensors: list[tuple[dict[str, Any], str, Tensor, Tensor]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -161,5 +162,7 @@ class Tuner:
                 raise MisconfigurationException(f"`method={method!r}` takes `dataloaders`, not those of `fit`.")
             loaders, datamodule = datamodule_first(loaders, datamodule)
             sources = Sources.of(model, datamodule, **{"val" if method == "validate" else method: loaders})
-        with set_aside(trainer), running(trainer, CALLS[method], sources, None, None) as run:
-            yield run
+        with set_aside(trainer), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*there is no validation loader")  # nor does this call need one
+            with running(trainer, CALLS[method], sources, None, None) as run:
+                yield run
