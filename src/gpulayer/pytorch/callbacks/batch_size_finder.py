@@ -86,6 +86,7 @@ class BatchSizeFinder(Callback):
     """
 
     SUPPORTED_MODES = MODES
+    comes_first = True
 
     def __init__(
         self,

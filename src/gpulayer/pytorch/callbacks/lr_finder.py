@@ -149,6 +149,7 @@ class LearningRateFinder(Callback):
     """
 
     SUPPORTED_MODES = MODES
+    comes_first = True
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ class Callback:
 
     # Whether it changes the weights that are saved: then `on_save_checkpoint` is called for files of weights only, too.
     changes_saved_weights: bool = False
-    # Whether it runs before all other callbacks, as one does that finds a setting out before training.
+    # Whether it runs before all others: it finds a setting out, or puts weights there that the others look at.
     comes_first: bool = False
     _module_of_run: Module | None = None
 
