@@ -151,6 +151,8 @@ class Hangs(Model):
     def training_step(self, batch, batch_idx):
         print("hangs")
         time.sleep(1000)
+from gpulayer.pytorch.trainer import signals
+signals.PATIENCE = 60  # longer than this machine may take to send the second one
 a_trainer().fit(Hangs(), data())
 """
     program = Program(code, tmp_path)
