@@ -9,7 +9,6 @@ a small server that rank 0 or torchrun's agent keeps, and a thread in each proce
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 import torch.distributed as dist
 
 LOOK_EVERY = 0.1  # seconds
-PATIENCE = 5.0  # seconds in which a process gets out of what it is doing, once another one has failed
+PATIENCE = 2.0  # seconds in which a process gets out of what it is doing, once another one has failed
 GRACE = 0.3  # seconds in which a process reaches the end of its batch, before its place is said to be within it
 KILLED = 70  # the exit code of a process that did not get out
 
@@ -190,9 +189,9 @@ class Peers:
         self.failed = True
         if self._closed.wait(PATIENCE) or self.leaving:
             return
-        why = RankError(Failure(**json.loads(failure))) if failure else "rank 0 ended without a word"
-        sys.stderr.write(f"[rank {self.rank}] {why}. This process did not get out of what it was doing:\n")
-        faulthandler.dump_traceback(all_threads=False)
+        # An operation that waits for the others cannot be broken off, not even by leaving the group.
+        why = str(RankError(Failure(**json.loads(failure)))) if failure else "Rank 0 ended without a word"
+        sys.stderr.write(f"[rank {self.rank}] ends. {why}\n")
         sys.stderr.flush()
         os._exit(KILLED)
 

@@ -149,6 +149,11 @@ class ParallelStrategy(Strategy):
         self.peers = Peers(store, rank, world_size)
         atexit.register(self.leave)
 
+    def teardown(self) -> None:
+        super().teardown()
+        if self.peers is not None and self.peers.failed:  # the others may wait for this process
+            self.leave()
+
     def leave(self) -> None:
         """Leave the group, when all others do, and see this machine's processes end.
 

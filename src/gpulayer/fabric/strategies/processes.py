@@ -46,7 +46,8 @@ class Processes:
         for rank in range(1, count):
             running[rank] = subprocess.Popen(
                 [*command, *hydra_arguments(rank)],
-                env={**os.environ, **place, "LOCAL_RANK": str(rank)},
+                # When rank 0 is gone, torch would write pages about its store.
+                env={"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, **place, "LOCAL_RANK": str(rank)},
                 cwd=FOLDER,
                 stdin=subprocess.DEVNULL,
             )
