@@ -42,7 +42,9 @@ class Exchange:
             results: what was logged here; it gets slots for what was only logged elsewhere.
             stage: whose epoch it is.
         """
-        slots = {key: slot for key, slot in results.slots.items() if slot.stage == stage and slot.dirty and shared(slot)}
+        slots = {
+            key: slot for key, slot in results.slots.items() if slot.stage == stage and slot.dirty and shared(slot)
+        }
         names = self.names.setdefault(stage, [])
         gathered = self._gather(slots, names)
         if any(numbers[0] for numbers in gathered):
@@ -93,5 +95,3 @@ class Exchange:
 def shared(slot: Slot) -> bool:
     """Whether its value is that of all processes; not with `rank_zero_only=True`."""
     return not slot.options[6]
-
-

@@ -22,7 +22,17 @@ from gpulayer.pytorch.loops.batches import HandedOver
 from gpulayer.pytorch.loops.exchange import Exchange
 from gpulayer.pytorch.loops.log_checks import new_slot
 from gpulayer.pytorch.loops.pending import Pending, start_copy
-from gpulayer.pytorch.loops.slots import PLACES, FunctionSlot, Key, MetricSlot, Options, Slot, is_number, plain_options, read_all
+from gpulayer.pytorch.loops.slots import (
+    PLACES,
+    FunctionSlot,
+    Key,
+    MetricSlot,
+    Options,
+    Slot,
+    is_number,
+    plain_options,
+    read_all,
+)
 
 
 @dataclass

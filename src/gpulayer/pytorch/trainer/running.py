@@ -128,7 +128,7 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
             trainer.state.status = TrainerStatus.FINISHED
         except BaseException as error:
             trainer.state.status = TrainerStatus.INTERRUPTED
-            ends_with = strategy.end_with(error)
+            ends_with = error if signals.shared and error is signals.ending.error else strategy.end_with(error)
             tell(trainer, module, ends_with)
             if ends_with is not error:
                 raise ends_with from None

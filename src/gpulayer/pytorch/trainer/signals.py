@@ -45,6 +45,7 @@ class Signals:
         self.process = os.getpid()
         self.ending = Ending()
         self.unsaid = ""  # the line that tells of it
+        self.shared = False  # whether all processes of the run end with it
         self.insisting = False  # whether Ctrl+C's patience is over
         self.leaving = False  # whether the loop has been left
         self.received: int | None = None  # the first signal, which decides how the run ends
@@ -192,6 +193,7 @@ class Signals:
         for number in received:
             if number is not None:
                 self.receive(number)
+                self.shared = True
 
     def save(self, run: Run) -> None:
         """Write the checkpoint that the next start goes on from, and say so."""

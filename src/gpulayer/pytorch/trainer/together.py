@@ -45,7 +45,7 @@ class StopTogether:
         if self.peers.asked:
             self.peers.met()
             if why != STOP:
-                self.signals.receive(int(why))
+                self.signals.share([int(why)])
             else:
                 self.run.trainer.should_stop = True
         return True
