@@ -1,7 +1,7 @@
 """Peers: what the processes of a group tell each other while their main threads may be busy, or stuck.
 
 Collective operations need every process. What must get through when one of them is missing goes by the group's store,
-a small server that rank 0 or torchrun's agent keeps, and a thread in each process that looks there a few times a second:
+a small server that rank 0 or torchrun's agent keeps, and a thread in each process that looks there now and then:
 
 - that a process failed, so that the others end in seconds and not at a time-out;
 - that a process was asked to stop, and after which batch they all do.
@@ -19,7 +19,7 @@ from threading import Event, Lock, Thread
 from time import monotonic, sleep
 from typing import Any
 
-import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
 LOOK_EVERY = 0.1  # seconds
 PATIENCE = 2.0  # seconds in which a process gets out of what it is doing, once another one has failed
@@ -53,11 +53,11 @@ class Peers:
     """
 
     def __init__(self, store: Any, rank: int, world_size: int) -> None:
-        self.store = dist.PrefixStore("gpulayer", store)
+        self.store = PrefixStore("gpulayer", store)
         self.rank = rank
         self.world_size = world_size
         self.place: Callable[[], int] = int  # how many batches this process has done
-        self.heard: Callable[[], None] = bool  # called, in this object's thread, when another process asks to stop
+        self.heard: Callable[[], Any] = bool  # called, in this object's thread, when another process asks to stop
         self.asked = False  # whether someone has asked all to stop
         self.failed = False  # whether this process, or another one, has failed
         self.leaving = False  # whether the main thread is on its way out
@@ -66,7 +66,7 @@ class Peers:
         self._said = False  # whether this process's place in this round is said
         self._lock = Lock()
         self._closed = Event()
-        self._store_of_thread = dist.PrefixStore("gpulayer", store.clone())
+        self._store_of_thread = PrefixStore("gpulayer", store.clone())
         self._thread = Thread(target=self._watch, name="gpulayer-peers", daemon=True)
         self._thread.start()
 

@@ -130,12 +130,12 @@ class BatchShard(Sampler[Any]):
 def in_order_of_rank_zero(sampler: Any, rank: int, same_order: Callable[[Any], Any]) -> list[Any]:
     """All that a sampler gives, drawn with the random states of rank 0; those of the other processes do not move."""
     generators = held_by(sampler)
-    own = {"process": collect_rng_states(include_cuda=False), "sampler": states_of(generators)}
-    of_first = same_order(own)
+    own = collect_rng_states(include_cuda=False)
+    of_process, of_sampler = same_order((own, states_of(generators)))
     if rank:
-        set_rng_states(of_first["process"])
-        set_states(generators, of_first["sampler"])
+        set_rng_states(of_process)
+        set_states(generators, of_sampler)
     drawn = list(sampler)
     if rank:
-        set_rng_states(own["process"])
+        set_rng_states(own)
     return drawn

@@ -1,8 +1,8 @@
 """SLURM: which job this process is part of, and how to put the job back into the queue."""
 
 import os
-import signal
 import re
+import signal
 import subprocess
 
 from gpulayer.fabric.environments.environment import ClusterEnvironment

@@ -14,13 +14,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from gpulayer.fabric import collectives
 from gpulayer.fabric.accelerators import Accelerator
 from gpulayer.fabric.checkpoint.io import CheckpointIO
 from gpulayer.fabric.environments import ClusterEnvironment
-from gpulayer.fabric.precision import Precision
 from gpulayer.fabric.peers import Failure, Peers, RankError
+from gpulayer.fabric.precision import Precision
 from gpulayer.fabric.strategies.processes import Processes
 from gpulayer.fabric.strategies.strategy import Strategy
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
@@ -136,10 +138,10 @@ class ParallelStrategy(Strategy):
         os.environ["MASTER_ADDR"] = self.environment.main_address
         os.environ["MASTER_PORT"] = str(self.environment.main_port)
         rank, world_size = self.global_rank, self.world_size
-        store, _, _ = next(dist.rendezvous("env://", rank, world_size, timeout=timeout))
+        store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
         dist.init_process_group(
             backend,
-            store=dist.PrefixStore("group", store),
+            store=PrefixStore("group", store),
             rank=rank,
             world_size=world_size,
             timeout=timeout,

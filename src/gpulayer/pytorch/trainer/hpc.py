@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from gpulayer.fabric.environments import SLURMEnvironment
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.files import join, list_folder
-from gpulayer.fabric.environments import SLURMEnvironment
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info
 
 NAME = re.compile(r"(?:.*[/\\])?hpc_ckpt_(\d+)\.ckpt")  # Lightning's

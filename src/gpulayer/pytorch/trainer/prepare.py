@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gpulayer.fabric.strategies import Strategy
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 from gpulayer.fabric.utilities.seed import collect_rng_states, set_rng_states
@@ -179,7 +180,8 @@ def weigh_last_batch(run: Run, weight: float | None) -> None:
         run: the run.
         weight: the factor that makes the average of all processes' losses that of all samples; None if it is not known.
     """
-    share, at = run.trainer.strategy.share_gradients, run.progress
+    strategy: Strategy = run.trainer.strategy
+    share, at = strategy.share_gradients, run.progress
     if share is None or run.manual or weight is None:
         return
 

@@ -85,10 +85,10 @@ class Signals:
         if os.getpid() != self.process:
             self.handle_in_child(number)
         elif self.ending.error is None:
-            self.receive(number)
+            error = self.receive(number)
             self.outlive_workers()
             if number not in self.noted:
-                raise self.ending.error
+                raise error
             self.tell(number)
             if number == signal.SIGINT:
                 self.insist_in(PATIENCE)
@@ -101,10 +101,11 @@ class Signals:
         elif number == signal.SIGINT:
             raise self.error_of(number)
 
-    def receive(self, number: int) -> None:
-        """Note a signal that came here, or to another process of the run."""
+    def receive(self, number: int) -> BaseException:
+        """Note a signal that came here, or to another process of the run; what the run ends with."""
         if self.ending.error is None:
             self.received, self.ending.error, self.ending.asked = number, self.error_of(number), True
+        return self.ending.error
 
     def insist_in(self, seconds: float) -> None:
         """End the run in the middle of its batch, if it is not over by then: it may be stuck."""
