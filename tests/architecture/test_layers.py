@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "gpulayer.fabric.precision": ["gpulayer.fabric.utilities"],
     "gpulayer.fabric.checkpoint": ["gpulayer.fabric.utilities"],
     "gpulayer.fabric.collectives": ["gpulayer.fabric.utilities"],
+    "gpulayer.fabric.peers": ["gpulayer.fabric.utilities"],
     "gpulayer.fabric.samplers": ["gpulayer.fabric.utilities"],
     "gpulayer.fabric.registry": ["gpulayer.fabric.utilities"],
     "gpulayer.fabric.strategies": [
@@ -28,6 +29,7 @@ MAY_IMPORT = {
         "gpulayer.fabric.precision",
         "gpulayer.fabric.checkpoint",
         "gpulayer.fabric.collectives",
+        "gpulayer.fabric.peers",
         "gpulayer.fabric.samplers",
         "gpulayer.fabric.registry",
     ],

@@ -507,8 +507,8 @@ def test_a_value_out_of_range(argument: str, value: Any) -> None:
     [
         ({"devices": 0, "accelerator": "cpu"}, ("`devices=0`", "at least 1")),
         ({"devices": "two", "accelerator": "cpu"}, ("`devices='two'`", "at least 1")),
-        ({"devices": 2, "accelerator": "cpu"}, ("`devices=2`", "use `devices=1`")),
-        ({"num_nodes": 2}, ("`num_nodes=2`", "use `num_nodes=1`")),
+        ({"devices": 2, "accelerator": "cpu", "strategy": "single_device"}, ("2 devices", "use `devices=1`")),
+        ({"num_nodes": 0}, ("`num_nodes=0`", "at least 1")),
         ({"accelerator": "cpuu"}, ("`accelerator='cpuu'`", "did you mean 'cpu'", "'auto'")),
         ({"strategy": "ddpp"}, ("`strategy='ddpp'`", "'auto'")),
         ({"precision": "8bit"}, ("`precision='8bit'`", "'bf16-mixed'")),

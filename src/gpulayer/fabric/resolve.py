@@ -1,5 +1,6 @@
 """Strings to objects: the only place that reads "auto", "gpu", "bf16-mixed" and the like."""
 
+import os
 from difflib import get_close_matches
 from typing import Any
 
@@ -7,9 +8,9 @@ import torch
 
 from gpulayer.fabric.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator, MPSAccelerator
 from gpulayer.fabric.checkpoint.io import CheckpointIO
-from gpulayer.fabric.environments import SLURMEnvironment
+from gpulayer.fabric.environments import ClusterEnvironment, detect_environment
 from gpulayer.fabric.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
-from gpulayer.fabric.strategies import SingleDeviceStrategy, Strategy
+from gpulayer.fabric.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 
 _ACCELERATORS: dict[str, type[Accelerator]] = {
@@ -31,6 +32,16 @@ _PRECISIONS = {
     "bf16": "bf16-mixed",
     "bf16-mixed": "bf16-mixed",
     "bf16-true": "bf16-true",
+}
+# Names of DDP, which say how processes are started, and whether some parameters may get no gradient.
+_STRATEGIES: dict[str, dict[str, Any]] = {
+    f"ddp{start}{unused}": {"start_method": method, **options}
+    for start, method in {"": "popen", "_spawn": "spawn", "_fork": "fork", "_notebook": "fork"}.items()
+    for unused, options in {
+        "": {},
+        "_find_unused_parameters_true": {"find_unused_parameters": True},
+        "_find_unused_parameters_false": {"find_unused_parameters": False},
+    }.items()
 }
 _TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 
@@ -110,41 +121,60 @@ def resolve_strategy(
     Raises:
         MisconfigurationException: an argument that cannot be had here, with what can.
     """
-    if num_nodes != 1:
-        raise MisconfigurationException(
-            f"`num_nodes={num_nodes}`: this version trains on one machine; use `num_nodes=1`."
-        )
     given_precision, checkpoint_io, environment = _sort_plugins(plugins)
     if given_precision is not None and precision is not None:
         raise MisconfigurationException(
             f"`precision={precision!r}` and a Precision in `plugins` were both given: give one of them."
         )
-    if isinstance(strategy, Strategy):
-        _agrees(strategy, accelerator, devices)
-        if given_precision is not None or precision is not None:
-            strategy.precision = given_precision or resolve_precision(precision, strategy.root_device.type)
-        if checkpoint_io is not None:
-            strategy.checkpoint_io = checkpoint_io
-        strategy.cluster_environment = environment
-        return strategy
-    if strategy not in ("auto", "single_device"):
-        raise MisconfigurationException(
-            f"`strategy={strategy!r}` is not available in this version, which trains on one device: "
-            "use 'auto' or 'single_device'."
-        )
-    kind = resolve_accelerator(accelerator)
-    chosen = kind.get_parallel_devices(kind.parse_devices(1 if devices == "auto" else devices))
-    if len(chosen) != 1:
-        raise MisconfigurationException(
-            f"`devices={devices!r}` is {len(chosen)} devices; this version trains on one: use `devices=1`."
-        )
-    formats = given_precision or resolve_precision(precision, chosen[0].type)
-    resolved = SingleDeviceStrategy(chosen[0], kind, formats, checkpoint_io)
-    resolved.cluster_environment = environment
+    if isinstance(num_nodes, bool) or not isinstance(num_nodes, int) or num_nodes < 1:
+        raise MisconfigurationException(f"`num_nodes={num_nodes!r}`: give the number of machines, at least 1.")
+    if isinstance(strategy, Strategy) and strategy.accelerator is not None:
+        _agrees(strategy, accelerator, devices, num_nodes)
+    own = strategy.accelerator if isinstance(strategy, Strategy) else None
+    kind = own or resolve_accelerator(accelerator)
+    environment = environment or detect_environment()
+    if isinstance(strategy, SingleDeviceStrategy):
+        chosen = [strategy.root_device]
+    else:
+        if devices == "auto" and environment.creates_processes_externally and environment.world_size() > 1:
+            devices, num_nodes = _started(environment)
+        count = kind.auto_device_count() if devices == "auto" else devices
+        chosen = kind.get_parallel_devices(kind.parse_devices(count))
+    if isinstance(strategy, str) and strategy == "auto":
+        strategy = "single_device" if len(chosen) == num_nodes == 1 else "ddp"
+    resolved = strategy if isinstance(strategy, Strategy) else _named(strategy, chosen)
+    if given_precision is not None or precision is not None or not isinstance(strategy, Strategy):
+        resolved.precision = given_precision or resolve_precision(precision, chosen[0].type)
+    if checkpoint_io is not None:
+        resolved.checkpoint_io = checkpoint_io
+    resolved.take_place(kind, chosen, num_nodes, environment)
     return resolved
 
 
-def _agrees(strategy: Strategy, accelerator: str | Accelerator, devices: int | str | list[int]) -> None:
+def _named(name: Any, devices: list[torch.device]) -> Strategy:
+    """The strategy that a name stands for."""
+    if name == "single_device":
+        if len(devices) != 1:
+            raise MisconfigurationException(
+                f"`strategy='single_device'` with {len(devices)} devices: use `devices=1`, or `strategy='ddp'`."
+            )
+        return SingleDeviceStrategy(devices[0])
+    if not isinstance(name, str) or name not in _STRATEGIES:
+        known = ["auto", "single_device", *_STRATEGIES]
+        raise MisconfigurationException(
+            f"`strategy={name!r}` is unknown: choose one of {', '.join(map(repr, known))}{_did_you_mean(str(name), known)}, "
+            "or pass a Strategy."
+        )
+    return DDPStrategy(**_STRATEGIES[name])
+
+
+def _started(environment: ClusterEnvironment) -> tuple[Any, int]:
+    """The devices of this machine and the number of machines, from how many processes were started from outside."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE") or environment.world_size())
+    return here, environment.world_size() // here
+
+
+def _agrees(strategy: Strategy, accelerator: str | Accelerator, devices: int | str | list[int], num_nodes: int) -> None:
     """Raise if the accelerator or the devices contradict a strategy that the user made."""
     own = type(strategy).__name__
     if accelerator != "auto" and type(resolve_accelerator(accelerator)) is not type(strategy.accelerator):
@@ -152,28 +182,30 @@ def _agrees(strategy: Strategy, accelerator: str | Accelerator, devices: int | s
             f"`accelerator={accelerator!r}`, but the {own} in `strategy` runs on {strategy.accelerator.name!r}: "
             "leave one out."
         )
-    if devices not in ("auto", 1, "1") and devices != [strategy.root_device.index]:
+    if isinstance(strategy, SingleDeviceStrategy) and devices not in ("auto", 1, "1", [strategy.root_device.index]):
         raise MisconfigurationException(
             f"`devices={devices!r}`, but the {own} in `strategy` has its own device: leave one out."
         )
+    if isinstance(strategy, SingleDeviceStrategy) and num_nodes != 1:
+        raise MisconfigurationException(f"`num_nodes={num_nodes}`, but the {own} in `strategy` is of one device.")
 
 
-def _sort_plugins(plugins: Any) -> tuple[Precision | None, CheckpointIO | None, SLURMEnvironment | None]:
+def _sort_plugins(plugins: Any) -> tuple[Precision | None, CheckpointIO | None, ClusterEnvironment | None]:
     """What of `plugins` is a precision, what a checkpoint IO, and what the environment; left out, that is detected."""
     precision: Precision | None = None
     checkpoint_io: CheckpointIO | None = None
-    environment = SLURMEnvironment() if SLURMEnvironment.detect() else None
+    environment: ClusterEnvironment | None = None
     for plugin in plugins if isinstance(plugins, (list, tuple)) else [] if plugins is None else [plugins]:
         if isinstance(plugin, Precision):
             precision = plugin
         elif isinstance(plugin, CheckpointIO):
             checkpoint_io = plugin
-        elif isinstance(plugin, SLURMEnvironment):
+        elif isinstance(plugin, ClusterEnvironment):
             environment = plugin
         else:
             raise MisconfigurationException(
                 f"`plugins` holds a {type(plugin).__name__}; it takes a Precision, a CheckpointIO and a "
-                "SLURMEnvironment."
+                "ClusterEnvironment."
             )
     return precision, checkpoint_io, environment
 

@@ -1,13 +1,16 @@
 """SLURM: which job this process is part of, and how to put the job back into the queue."""
 
 import os
+import re
 import signal
 import subprocess
+
+from gpulayer.fabric.environments.environment import ClusterEnvironment
 
 INTERACTIVE = ("bash", "interactive")  # the names of jobs that `srun --pty bash` and `salloc` start
 
 
-class SLURMEnvironment:
+class SLURMEnvironment(ClusterEnvironment):
     """A job of SLURM's.
 
     Args:
@@ -41,6 +44,40 @@ class SLURMEnvironment:
     def restarts() -> int:
         """How often this job was put back into the queue before."""
         return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return True
+
+    @property
+    def main_address(self) -> str:
+        if address := os.environ.get("MASTER_ADDR"):
+            return address
+        first = re.split(r",(?![^\[]*\])", os.environ.get("SLURM_NODELIST") or "127.0.0.1")[0].split(" ")[0]
+        return re.sub(r"\[(\d+).*\]", r"\1", first)  # node[07-09,12] begins with node07
+
+    @property
+    def main_port(self) -> int:
+        # The same in all processes of a job, and likely another in another job.
+        return int(os.environ.get("MASTER_PORT") or 15000 + (self.job_id() or 0) % 10000)
+
+    def world_size(self) -> int:
+        return int(os.environ.get("SLURM_NTASKS") or 1)
+
+    def set_world_size(self, size: int) -> None:
+        pass
+
+    def global_rank(self) -> int:
+        return int(os.environ.get("SLURM_PROCID") or 0)
+
+    def set_global_rank(self, rank: int) -> None:
+        pass
+
+    def local_rank(self) -> int:
+        return int(os.environ.get("SLURM_LOCALID") or 0)
+
+    def node_rank(self) -> int:
+        return int(os.environ.get("SLURM_NODEID") or 0)
 
     @property
     def requeues(self) -> bool:

@@ -9,12 +9,19 @@ from gpulayer.fabric.strategies.strategy import Strategy
 
 
 class SingleDeviceStrategy(Strategy):
-    """Everything on one device; nothing is wrapped, so a step is the module's own method."""
+    """Everything on one device; nothing is wrapped, so a step is the module's own method.
+
+    Args:
+        device: the device.
+        accelerator: its kind; left out, the Trainer's.
+        precision: the number formats.
+        checkpoint_io: how checkpoints are stored.
+    """
 
     def __init__(
         self,
-        device: torch.device | str,
-        accelerator: Accelerator,
+        device: torch.device | str = "cpu",
+        accelerator: Accelerator | None = None,
         precision: Precision | None = None,
         checkpoint_io: CheckpointIO | None = None,
     ) -> None:

@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 
 from gpulayer.fabric.accelerators import Accelerator
 from gpulayer.fabric.checkpoint.io import CheckpointIO, TorchCheckpointIO
-from gpulayer.fabric.environments import SLURMEnvironment
+from gpulayer.fabric.environments import ClusterEnvironment
+from gpulayer.fabric.peers import Peers
 from gpulayer.fabric.precision import Precision
 from gpulayer.fabric.utilities.exceptions import storing
 
@@ -24,20 +25,40 @@ class Strategy(ABC):
 
     backward: Callable[..., None] | None = None  # None: `Tensor.backward`
     optimizer_step: Callable[..., Any] | None = None  # None: the optimizer's own `step`
+    # Given each loss before its backward pass, gives back the one to call it on: gradients are then shared meanwhile.
+    share_gradients: Callable[[Tensor], Tensor] | None = None
     accumulates_itself = False
 
     def __init__(
         self,
-        accelerator: Accelerator,
+        accelerator: Accelerator | None,
         precision: Precision | None = None,
         checkpoint_io: CheckpointIO | None = None,
     ) -> None:
-        self.accelerator = accelerator
+        self.accelerator: Any = accelerator
         self.precision = precision or Precision()
         self.checkpoint_io = checkpoint_io or TorchCheckpointIO()
-        self.cluster_environment: SLURMEnvironment | None = None
+        self.cluster_environment: ClusterEnvironment | None = None
+        self.peers: Peers | None = None  # the line to the other processes, where there are some
 
     # -- where ---------------------------------------------------------------------------------------------------
+
+    def take_place(
+        self, accelerator: Accelerator, devices: list[torch.device], num_nodes: int, environment: ClusterEnvironment
+    ) -> None:
+        """Fill in what the user left out.
+
+        Args:
+            accelerator: the kind of device.
+            devices: those of this machine.
+            num_nodes: how many machines there are.
+            environment: what starts processes.
+
+        Raises:
+            MisconfigurationException: they do not fit together.
+        """
+        self.accelerator = self.accelerator or accelerator
+        self.cluster_environment = self.cluster_environment or environment
 
     @property
     @abstractmethod
@@ -84,10 +105,18 @@ class Strategy(ABC):
         self.checkpoint_io.teardown()
         self.accelerator.teardown()
 
+    def end_with(self, error: BaseException) -> BaseException:
+        """Tell the other processes of an error in this one.
+
+        Returns:
+            What this process ends with: the error, or that another process failed before.
+        """
+        return error
+
     # -- a step --------------------------------------------------------------------------------------------------
 
     def step_method(self, module: nn.Module, name: str) -> Callable[..., Any]:
-        """The module's step `name` to call; one that wraps the forward pass redirects it through the wrapper."""
+        """The module's step `name` to call."""
         method: Callable[..., Any] = getattr(module, name)
         return method
 
@@ -114,6 +143,14 @@ class Strategy(ABC):
     def all_gather(self, tensor: Tensor, sync_grads: bool = False) -> Tensor:
         """The tensors of all ranks, stacked along a new first dimension; one process: the tensor itself."""
         return tensor
+
+    def gather_numbers(self, numbers: list[float]) -> list[list[float]]:
+        """The numbers of each rank, as many on each, in float64."""
+        return [numbers]
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """The object of each rank."""
+        return [value]
 
     def barrier(self, name: str | None = None) -> None:
         """Wait until every process is here."""

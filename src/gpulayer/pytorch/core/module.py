@@ -193,6 +193,8 @@ class Module(ModelHooks, DataHooks, CheckpointHooks, HyperparametersMixin, nn.Mo
                 "`manual_backward` is for manual optimization: set `self.automatic_optimization = False` in `__init__`."
             )
         run = self._running("manual_backward()")
+        if run.share_gradients is not None:
+            loss = run.share_gradients(loss)
         run.hooks.on_before_backward(loss)
         run.backward(loss, *args, **kwargs)
         run.hooks.on_after_backward()

@@ -88,6 +88,8 @@ def forward_backward(run: Run, batch: Any, i: int, accumulate: int, step_now: bo
         optimizer.zero_grad()  # before the forward pass, which can then use their memory
     output = run.training_step(batch, i)
     loss = output if type(output) is Tensor else loss_of(output)
+    if run.share_gradients is not None:
+        loss = run.share_gradients(run.zero_loss() if loss is None else loss)  # the others wait for this process's part
     if opens_window and watched:  # where Lightning does it
         hooks.on_before_zero_grad(optimizer)
         run.zero_grad(optimizer, i)
@@ -168,8 +170,8 @@ def start_epoch(run: Run) -> bool:
 def finish_batch(run: Run, step_now: bool) -> bool:
     """What a finished batch owes: validation, then the schedulers that watch a metric. Returns whether to stop."""
     at = run.progress
-    if run.ending.error is not None:  # a signal came; a resumed run begins here
-        raise run.ending.error
+    if run.ending.asked:  # a signal came; a resumed run begins here
+        run.end_if_asked()
     if run.validates and at.position == Position.BATCH and run.validation_due():
         run.results.fx = None
         with run.validating():

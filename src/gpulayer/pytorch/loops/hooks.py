@@ -30,6 +30,8 @@ SHARED = (
     "on_predict_batch_start on_predict_batch_end"
 ).split()
 CALLBACKS_ONLY = ("on_sanity_check_start", "on_sanity_check_end")
+# Hooks at whose end the values are known that were logged in them; several processes bring them together there.
+EPOCH_ENDS = {f"on_{stage}_epoch_end": stage for stage in ("train", "validation", "test")}
 # Hooks in which some callbacks come after the module: those that decide on what it logged there, and those that save,
 # for a resumed run calls none of the hooks of a moment that its checkpoint was written in.
 LATE = {"on_train_epoch_end": Monitor, "on_train_batch_end": Checkpoint, "on_validation_end": Checkpoint}
@@ -58,6 +60,8 @@ class Hooks:
             calls = [self.of_callback(user, name) for user in users if user not in late]
             own = self.of_module(name) if name not in CALLBACKS_ONLY and overridden(name, module, Module) else None
             after = [self.of_callback(user, name) for user in late]
+            if results.exchange is not None and name in EPOCH_ENDS and (calls or own or after):
+                after.insert(0, partial(results.reduce, EPOCH_ENDS[name]))
             setattr(self, name, chain(name, calls, own, after, results) if calls or own or after else nothing)
 
     def of_callback(self, callback: Callback, name: str) -> Callable[..., Any]:

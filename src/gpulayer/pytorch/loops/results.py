@@ -19,9 +19,20 @@ from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 from gpulayer.pytorch.core.metrics import is_metric, load_metric_states, metric_states
 from gpulayer.pytorch.loops.batch_size import size_of
 from gpulayer.pytorch.loops.batches import HandedOver
+from gpulayer.pytorch.loops.exchange import Exchange
 from gpulayer.pytorch.loops.log_checks import new_slot
 from gpulayer.pytorch.loops.pending import Pending, start_copy
-from gpulayer.pytorch.loops.slots import Key, Options, Slot, is_number, plain_options, read_all
+from gpulayer.pytorch.loops.slots import (
+    PLACES,
+    FunctionSlot,
+    Key,
+    MetricSlot,
+    Options,
+    Slot,
+    is_number,
+    plain_options,
+    read_all,
+)
 
 
 @dataclass
@@ -57,6 +68,7 @@ class Results:
         log_every_n_steps: training's step values reach the loggers every so many optimizer steps; 0 for never.
         send: gives loggers a dict of numbers, their step and epoch; None where there are no loggers.
         module: the module that logs, which holds the metric objects.
+        exchange: brings the epoch's values of several processes together; None for a single one.
     """
 
     def __init__(
@@ -65,11 +77,13 @@ class Results:
         log_every_n_steps: int = 50,
         send: Callable[[dict[str, float], int, int | None], None] | None = None,
         module: nn.Module | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         self.device = device
         self.module = module
         self.log_every_n_steps = log_every_n_steps
         self.send = send
+        self.exchange = exchange
         self.fx: str | None = None  # the hook that is running
         self.batch: Any = None  # the batch that is being worked on,
         self.batch_size: int | None = None  # and its size once someone asked
@@ -225,6 +239,30 @@ class Results:
             self._take_up_the_rest()
         if self.pending is not None:
             self.deliver()
+        if self.exchange is not None:
+            self.reduce(stage)
+
+    def reduce(self, stage: str) -> None:
+        """Bring the epoch's values of all processes together: at the end of the stage, and after the hook for it."""
+        assert self.exchange is not None
+        for key, value in self.exchange.values(self, stage).items():
+            slot = self.slots[key]
+            slot.filled, slot.dirty = True, False
+            self.metrics.put(slot, slot.epoch_name, torch.tensor(value, dtype=torch.float64))
+
+    def take_slot(self, key: Key, options: list[Any], function: bool, path: str | None) -> None:
+        """Have a slot for what another process logged."""
+        if key in self.slots:
+            return
+        if function:  # which the other process has
+            slot: Slot = FunctionSlot(key[1], key[2], PLACES[str(key[0])], tuple(options), self.device)
+        else:
+            slot = new_slot(*key, tuple(options), self.device, metric=path is not None)
+        if path is not None and self.module is not None:
+            slot.path = path
+            slot.value_of(self.module.get_submodule(path))
+        self.slots[key] = slot
+        self.stages[slot.stage].append(slot)
 
     def refresh(self) -> Metrics:
         """The newest value of every name. During an epoch these are tensors, which nobody has waited for."""
@@ -234,8 +272,11 @@ class Results:
                 self.metrics.put(slot, slot.step_name, slot.value)
         if self.ended is not None:
             dirty = [slot for slot in self.stages[self.ended] if slot.dirty]
+            if self.exchange is not None:  # until they meet, a value is this process's own
+                dirty = [slot for slot in dirty if not isinstance(slot, MetricSlot)]
             for slot in dirty:
-                slot.dirty = False  # before they are read: a value that cannot be computed is an error once
+                # Before they are read: a value that cannot be computed is an error once.
+                slot.dirty = self.exchange is not None and not slot.options[6]
             for slot, value in zip(dirty, read_all(dirty), strict=True):
                 self.metrics.put(slot, slot.epoch_name, torch.tensor(value, dtype=torch.float64))
         return self.metrics

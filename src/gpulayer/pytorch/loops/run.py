@@ -108,6 +108,11 @@ class Evaluation:
             setattr(self, f"on_{name}", getattr(hooks, f"on_{self.stage}_{name}"))
 
 
+def alone() -> bool:
+    """With one process, nobody else has to come as far."""
+    return True
+
+
 @dataclass
 class Ending:
     """What ends a run at its next boundary between two batches, once a signal has asked for that.
@@ -116,6 +121,7 @@ class Ending:
     """
 
     error: BaseException | None = None
+    asked: bool = False  # whether there is an error, or another process asks to stop
 
 
 @dataclass
@@ -148,6 +154,7 @@ class Run:
 
     training_step: Callable[..., Any] = nothing
     backward: Callable[..., Any] = Tensor.backward
+    share_gradients: Callable[[Tensor], Tensor] | None = None  # of several processes, in the backward pass that follows
     zero_grad: Callable[[Optimizer, int], Any] = zero_grad
     clip: Callable[[Optimizer], Any] = nothing
     optimizer_step: Callable[[], Any] = nothing
@@ -165,6 +172,7 @@ class Run:
     set_interval: Callable[[], None] = nothing  # when to validate, from how many batches this epoch has
     validating: Callable[[], AbstractContextManager[None]] = nullcontext  # the Trainer says that it validates
     load_validation: Callable[[], None] = nothing  # makes the loaders when the first validation is due, or anew
+    together: Callable[[], bool] = alone  # asked when this process wants to stop: whether all do so after this batch
     report_line: Callable[[], None] = nothing  # logs how far the epoch is
     report_epoch: Callable[[], None] = nothing  # logs the epoch's metrics
     next_line: float = float("inf")
@@ -187,8 +195,8 @@ class Run:
         return self.stopping()
 
     def end_if_asked(self) -> None:
-        """Raise what a signal left behind."""
-        if self.ending.error is not None:
+        """Raise what a signal left behind, if all processes have come as far."""
+        if self.ending.asked and self.together() and self.ending.error is not None:
             raise self.ending.error
 
     def stopping(self) -> bool:
@@ -200,9 +208,9 @@ class Run:
         return limit != -1 and self.progress.step >= limit
 
     def may_stop(self) -> bool:
-        """Whether `min_epochs` and `min_steps` are reached."""
+        """Whether `min_epochs` and `min_steps` are reached, and all processes are where they stop."""
         trainer, at = self.trainer, self.progress
-        return at.epoch >= (trainer.min_epochs or 0) and at.step >= (trainer.min_steps or 0)
+        return at.epoch >= (trainer.min_epochs or 0) and at.step >= (trainer.min_steps or 0) and self.together()
 
     def validation_due(self) -> bool:
         """Whether a validation follows the batch that was just counted."""
@@ -307,6 +315,11 @@ class Run:
         ]
         if gradients:
             torch._foreach_mul_(gradients, factor)
+
+    def zero_loss(self) -> Tensor:
+        """A loss whose gradients are zero, of a process that has none for a batch."""
+        trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        return torch.stack([parameter.sum() * 0.0 for parameter in trained]).sum()
 
     def pass_over_training(self) -> None:
         """Every training batch through `training_step` once more, without gradients, hooks, logs or a moved random

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from numbers import Number
 from typing import Any
 
@@ -149,6 +150,15 @@ class Slot:
         """The epoch's value, given the number that `total` returned."""
         return (self.host_sum + (total or 0.0)) / self.weight if self.weight else float("nan")
 
+    def parts(self, total: float | None) -> tuple[float, float]:
+        """This process's part of the value of all, given the number that `total` returned: a sum, and its weight."""
+        return self.host_sum + (total or 0.0), self.weight
+
+    def of_all(self, parts: list[tuple[float, float]]) -> float:
+        """The epoch's value from the parts of all processes."""
+        weight = math.fsum(weight for _, weight in parts)
+        return math.fsum(total for total, _ in parts) / weight if weight else float("nan")
+
     def state_dict(self) -> dict[str, Any]:
         """What the epoch has gathered so far, for a checkpoint: in plain numbers."""
         return {
@@ -182,6 +192,9 @@ class SumSlot(Slot):
     def read(self, total: float | None) -> float:
         return self.host_sum + (total or 0.0)
 
+    def of_all(self, parts: list[tuple[float, float]]) -> float:
+        return math.fsum(total for total, _ in parts)
+
 
 class ExtremeSlot(Slot):
     """Keeps the least, or the greatest."""
@@ -211,6 +224,12 @@ class ExtremeSlot(Slot):
 
     def read(self, total: float | None) -> float:
         return self.host_sum if total is None else self.of_two(self.host_sum, total)
+
+    def parts(self, total: float | None) -> tuple[float, float]:
+        return self.read(total), 1.0
+
+    def of_all(self, parts: list[tuple[float, float]]) -> float:
+        return reduce(self.of_two, [extreme for extreme, _ in parts])
 
 
 class FunctionSlot(Slot):
@@ -325,7 +344,12 @@ KINDS: dict[str, type[Slot]] = {"mean": Slot, "sum": SumSlot, "min": ExtremeSlot
 def read_all(slots: Iterable[Slot]) -> list[float]:
     """The epoch's value of each slot: one copy from the device for all of them."""
     slots = list(slots)
+    return [slot.read(total) for slot, total in zip(slots, read_totals(slots), strict=True)]
+
+
+def read_totals(slots: list[Slot]) -> list[float | None]:
+    """The number that each slot's `total` returned, in one copy from the device."""
     totals = [slot.total() for slot in slots]
     on_device = [total for total in totals if total is not None]
     numbers: Iterator[float] = iter(stacked(on_device, slots[0].device).tolist() if on_device else [])
-    return [slot.read(None if total is None else next(numbers)) for slot, total in zip(slots, totals, strict=True)]
+    return [None if total is None else next(numbers) for total in totals]

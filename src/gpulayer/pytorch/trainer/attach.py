@@ -11,6 +11,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from gpulayer.fabric.precision import Precision
+from gpulayer.fabric.samplers import BatchShard, Shard
+from gpulayer.fabric.strategies import Strategy
 from gpulayer.fabric.utilities.apply import all_plain_tensors, move_data_to_device
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_warn
@@ -192,14 +194,58 @@ def unshuffled(loader: Any) -> Any:
     if isinstance(loader.sampler, SequentialSampler) or type(loader.batch_sampler) not in (BatchSampler, type(None)):
         return loader
     rank_zero_info("`overfit_batches`: the loader's shuffling is left out, so that the batches stay the same.")
-    same = copy(loader)  # of the user's class, with all its settings; DataLoader itself refuses another sampler
     sampler = SequentialSampler(loader.dataset)  # type: ignore[arg-type]
-    object.__setattr__(same, "sampler", sampler)
-    if loader.batch_sampler is not None:
-        assert loader.batch_size is not None
-        object.__setattr__(same, "batch_sampler", BatchSampler(sampler, loader.batch_size, loader.drop_last))
+    if loader.batch_sampler is None:
+        return with_samplers(loader, sampler, None)
+    assert loader.batch_size is not None
+    return with_samplers(loader, sampler, BatchSampler(sampler, loader.batch_size, loader.drop_last))
+
+
+def with_samplers(loader: DataLoader[Any], sampler: Any, batch_sampler: Any) -> DataLoader[Any]:
+    """The same loader, of the user's class and with all its settings, with other samplers."""
+    same = copy(loader)
+    object.__setattr__(same, "sampler", sampler)  # DataLoader itself refuses another one
+    object.__setattr__(same, "batch_sampler", batch_sampler)
     object.__setattr__(same, "_iterator", None)
     return same
+
+
+def split(loader: Any, strategy: Strategy, equal: bool) -> Any:
+    """The part of a loader's data that is this process's.
+
+    Args:
+        loader: a loader, or a CombinedLoader. Only a DataLoader of a dataset with indices is split, and not one whose
+            sampler the user has made for several processes.
+        strategy: which processes there are.
+        equal: whether all processes need the same number of batches, as training does.
+    """
+    place = strategy.distributed_sampler_kwargs
+    if place is None:
+        return loader
+    if isinstance(loader, CombinedLoader):
+        parts = [split(part, strategy, equal) for part in loader.flattened]
+        return CombinedLoader(loader.rebuild(parts), loader.mode)
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return loader
+    batch_sampler = loader.batch_sampler
+    if any(
+        hasattr(one, "num_replicas") for one in (loader.sampler, batch_sampler, getattr(batch_sampler, "sampler", 0))
+    ):
+        return loader
+    size, rank, same_order = place["num_replicas"], place["rank"], strategy.broadcast
+    if batch_sampler is not None and (type(batch_sampler) is not BatchSampler or loader.batch_size is None):
+        return with_samplers(loader, loader.sampler, BatchShard(batch_sampler, size, rank, same_order, equal))
+    batch_size, drop_last = loader.batch_size or 1, loader.drop_last
+    shard = Shard(loader.sampler, size, rank, same_order, batch_size, equal, drop_last)
+    if batch_sampler is None:
+        return with_samplers(loader, shard, None)
+    return with_samplers(loader, shard, BatchSampler(shard, batch_size, drop_last))
+
+
+def last_weight(loader: Any) -> float | None:
+    """What the loss of the last batch of a loader that `split` made counts here; None where that is not known."""
+    sampler = getattr(loader, "sampler", None)
+    return sampler.last_weight if isinstance(sampler, Shard) and loader.batch_sampler is not None else None
 
 
 def holds_loaders(value: Any) -> bool:

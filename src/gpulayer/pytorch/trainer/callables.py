@@ -67,6 +67,7 @@ def resolve_training(run: Run, step: Callable[..., Any], takes: int) -> None:
     if run.manual:
         run.training_step = checked(run.training_step)
     run.sync_gradients = strategy.sync_gradients
+    run.share_gradients = strategy.share_gradients
     if overridden("backward", module, Module):
         run.backward = module.backward
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from gpulayer.fabric.environments import SLURMEnvironment
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.files import join, list_folder
 from gpulayer.fabric.utilities.rank_zero import rank_zero_info
@@ -45,7 +46,7 @@ def to_go_on_from(trainer: Any, ckpt_path: Any) -> str | None:
     path only a job that was put back into the queue takes it: its first start was from that path.
     """
     environment = trainer.strategy.cluster_environment
-    if environment is None or not environment.requeues or trainer.fast_dev_run:
+    if not isinstance(environment, SLURMEnvironment) or not environment.requeues or trainer.fast_dev_run:
         return None
     found = saved(trainer)
     if not found or not (ckpt_path in (None, "last") or environment.restarts()):

@@ -9,8 +9,10 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
+from gpulayer.fabric.strategies import Strategy
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
 from gpulayer.fabric.utilities.seed import collect_rng_states, set_rng_states
@@ -33,7 +35,15 @@ from gpulayer.pytorch.loops.progress import Evaluated
 from gpulayer.pytorch.loops.run import Evaluation, Run, Schedulers
 from gpulayer.pytorch.loops.when import every
 from gpulayer.pytorch.trainer import callables, checks, profiling
-from gpulayer.pytorch.trainer.attach import Sources, make_batches, one_after_another, together, unshuffled
+from gpulayer.pytorch.trainer.attach import (
+    Sources,
+    last_weight,
+    make_batches,
+    one_after_another,
+    split,
+    together,
+    unshuffled,
+)
 from gpulayer.pytorch.trainer.report import Report
 from gpulayer.pytorch.trainer.states import RunningStage, TrainerFn
 
@@ -159,11 +169,16 @@ def load_train(run: Run) -> None:
             run.loader_made = run.progress.epoch, collect_rng_states()
         else:  # by the process before
             set_rng_states(run.loader_made[1])
-    loader = sources.train.request()
+    loader = together(sources.train.request())
+    if trainer.overfit_batches:
+        loader = unshuffled(loader)
+    if trainer.use_distributed_sampler:
+        loader = split(loader, trainer.strategy, equal=True)
+        weigh_last_batch(run, last_weight(loader))
     _, as_iterator = checks.step_arguments(run.module.training_step, "training_step", 1)
     move = sources.mover(trainer.strategy.root_device, trainer.strategy.precision)
     run.train = make_batches(
-        unshuffled(together(loader)) if trainer.overfit_batches else together(loader),
+        loader,
         trainer.limit_train_batches,
         "limit_train_batches",
         "the training loader",
@@ -171,6 +186,24 @@ def load_train(run: Run) -> None:
         as_iterator,
     )
     profiling.batches(trainer, run.train, "train")
+
+
+def weigh_last_batch(run: Run, weight: float | None) -> None:
+    """Let the last batch's loss count by how many samples this process has in it, where the others have more or less.
+
+    Args:
+        run: the run.
+        weight: the factor that makes the average of all processes' losses that of all samples; None if it is not known.
+    """
+    strategy: Strategy = run.trainer.strategy
+    share, at = strategy.share_gradients, run.progress
+    if share is None or run.manual or weight is None:
+        return
+
+    def weighted(loss: Tensor) -> Tensor:
+        return share(loss * weight if at.last_batch and run.train.length == len(run.train.loader) else loss)
+
+    run.share_gradients = share if weight == 1.0 else weighted
 
 
 def reload_train(run: Run, every_n_epochs: int) -> Callable[[], None]:
@@ -251,6 +284,8 @@ def evaluation_of(run: Run, sources: Sources, fn: TrainerFn) -> Evaluation:
     loaders = one_after_another(source.request())
     if trainer.overfit_batches and fn is TrainerFn.FITTING:
         loaders = [unshuffled(loader) for loader in loaders]
+    if trainer.use_distributed_sampler:
+        loaders = [split(loader, strategy, equal=False) for loader in loaders]
     takes, as_iterator = checks.step_arguments(getattr(module, name), name, len(loaders))
     most = 3 if len(loaders) > 1 else 2
     limit = getattr(trainer, argument)

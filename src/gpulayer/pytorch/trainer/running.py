@@ -16,6 +16,7 @@ from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import log
 from gpulayer.pytorch.core.module import Module
 from gpulayer.pytorch.loggers.folders import FolderLogger
+from gpulayer.pytorch.loops.exchange import Exchange
 from gpulayer.pytorch.loops.results import NoResults, Results
 from gpulayer.pytorch.loops.run import Run
 from gpulayer.pytorch.trainer import callables, checkpoint, checks, profiling
@@ -25,6 +26,7 @@ from gpulayer.pytorch.trainer.members import Members
 from gpulayer.pytorch.trainer.prepare import configure_optimizers, evaluation_of, prepare_fit
 from gpulayer.pytorch.trainer.signals import listening
 from gpulayer.pytorch.trainer.states import RunningStage, TrainerFn, TrainerStatus
+from gpulayer.pytorch.trainer.together import StopTogether
 
 STAGES = {
     TrainerFn.FITTING: RunningStage.TRAINING,
@@ -75,9 +77,11 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
                 trainer._fitted, trainer.training_rng = run, None
                 if path is None:
                     trainer.progress.restart_epoch()  # which an error may have broken off
+            strategy.setup_environment()
+            if fn is TrainerFn.FITTING and strategy.peers is not None:
+                run.together = StopTogether(run, strategy.peers, signals)
             with trainer.profiler.profile("prepare_data"):
                 prepare_data(trainer, module, sources)
-            strategy.setup_environment()
             if trainer.reruns and path is None:
                 trainer.delivery.begin_anew()
             with trainer.profiler.profile("setup"):
@@ -130,7 +134,10 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
             trainer.state.status = TrainerStatus.FINISHED
         except BaseException as error:
             trainer.state.status = TrainerStatus.INTERRUPTED
-            tell(trainer, module, error)
+            ends_with = error if signals.shared and error is signals.ending.error else strategy.end_with(error)
+            tell(trainer, module, ends_with)
+            if ends_with is not error:
+                raise ends_with from None
             raise
         finally:
             if fn is TrainerFn.FITTING:
@@ -255,7 +262,9 @@ def make_results(trainer: Any) -> Results:
     device = trainer.strategy.root_device
     if trainer.barebones:
         return NoResults(device)
-    return Results(device, trainer.log_every_n_steps, send_to(trainer), trainer.lightning_module)
+    strategy = trainer.strategy
+    exchange = None if strategy.world_size == 1 else Exchange(strategy.gather_numbers, strategy.gather_objects)
+    return Results(device, trainer.log_every_n_steps, send_to(trainer), trainer.lightning_module, exchange)
 
 
 def send_to(trainer: Any) -> Any:

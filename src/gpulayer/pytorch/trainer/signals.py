@@ -45,6 +45,7 @@ class Signals:
         self.process = os.getpid()
         self.ending = Ending()
         self.unsaid = ""  # the line that tells of it
+        self.shared = False  # whether all processes of the run end with it
         self.insisting = False  # whether Ctrl+C's patience is over
         self.leaving = False  # whether the loop has been left
         self.received: int | None = None  # the first signal, which decides how the run ends
@@ -84,10 +85,10 @@ class Signals:
         if os.getpid() != self.process:
             self.handle_in_child(number)
         elif self.ending.error is None:
-            self.received, self.ending.error = number, self.error_of(number)
+            error = self.receive(number)
             self.outlive_workers()
             if number not in self.noted:
-                raise self.ending.error
+                raise error
             self.tell(number)
             if number == signal.SIGINT:
                 self.insist_in(PATIENCE)
@@ -99,6 +100,12 @@ class Signals:
                 raise self.ending.error
         elif number == signal.SIGINT:
             raise self.error_of(number)
+
+    def receive(self, number: int) -> BaseException:
+        """Note a signal that came here, or to another process of the run; what the run ends with."""
+        if self.ending.error is None:
+            self.received, self.ending.error, self.ending.asked = number, self.error_of(number), True
+        return self.ending.error
 
     def insist_in(self, seconds: float) -> None:
         """End the run in the middle of its batch, if it is not over by then: it may be stuck."""
@@ -165,7 +172,9 @@ class Signals:
         before, self.noted = self.noted, self.numbers
         try:
             yield
-            run.end_if_asked()
+            self.share(run.trainer.strategy.gather_objects(self.received))
+            if self.ending.error is not None:
+                raise self.ending.error
         except BaseException as error:
             asked = self.ending.error
             self.leaving = asked is not None
@@ -179,6 +188,13 @@ class Signals:
             raise asked from error
         finally:
             self.noted = before or self.numbers - {signal.SIGINT}
+
+    def share(self, received: list[int | None]) -> None:
+        """At the end of a loop, note what signal any of the processes got: they end alike."""
+        for number in received:
+            if number is not None:
+                self.receive(number)
+                self.shared = True
 
     def save(self, run: Run) -> None:
         """Write the checkpoint that the next start goes on from, and say so."""
@@ -228,7 +244,8 @@ def listening(trainer: Any) -> Iterator[Signals]:
             return
         _current.restore()  # this process was forked within a call
     environment = trainer.strategy.cluster_environment
-    signals = _current = Signals(environment if environment is not None and environment.requeues else None)
+    requeues = isinstance(environment, SLURMEnvironment) and environment.requeues
+    signals = _current = Signals(environment if requeues else None)
     signals.install()
     try:
         try:

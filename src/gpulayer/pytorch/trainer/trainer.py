@@ -708,7 +708,8 @@ class Trainer:
     @property
     def accelerator(self) -> Accelerator:
         """The kind of device."""
-        return self.strategy.accelerator
+        accelerator: Accelerator = self.strategy.accelerator
+        return accelerator
 
     @property
     def precision_plugin(self) -> Precision:
