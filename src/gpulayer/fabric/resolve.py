@@ -162,8 +162,8 @@ def _named(name: Any, devices: list[torch.device]) -> Strategy:
     if not isinstance(name, str) or name not in _STRATEGIES:
         known = ["auto", "single_device", *_STRATEGIES]
         raise MisconfigurationException(
-            f"`strategy={name!r}` is unknown: choose one of {', '.join(map(repr, known))}{_did_you_mean(str(name), known)}, "
-            "or pass a Strategy."
+            f"`strategy={name!r}` is unknown{_did_you_mean(str(name), known)}: choose one of "
+            f"{', '.join(map(repr, known))}, or pass a Strategy."
         )
     return DDPStrategy(**_STRATEGIES[name])
 

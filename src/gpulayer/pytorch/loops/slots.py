@@ -31,11 +31,19 @@ class Place:
     steps: bool = True
 
 
-_STEP = ("training_step", "on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "on_before_backward",
-         "on_after_backward", "on_before_optimizer_step")  # fmt: skip
+# Where a batch of training may log.
+TRAINING_STEP = (
+    "training_step",
+    "on_train_batch_start",
+    "on_train_batch_end",
+    "on_before_zero_grad",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+)
 _EPOCH = ("on_train_start", "on_train_epoch_start", "on_train_epoch_end")
 PLACES: dict[str, Place] = {
-    **dict.fromkeys(_STEP, Place("train", on_step=True, on_epoch=False)),
+    **dict.fromkeys(TRAINING_STEP, Place("train", on_step=True, on_epoch=False)),
     **dict.fromkeys(_EPOCH, Place("train", on_step=False, on_epoch=True, steps=False)),
 }
 for _stage in ("validation", "test"):

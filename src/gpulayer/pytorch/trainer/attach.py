@@ -242,10 +242,10 @@ def split(loader: Any, strategy: Strategy, equal: bool) -> Any:
     return with_samplers(loader, shard, BatchSampler(shard, batch_size, drop_last))
 
 
-def last_weight(loader: Any) -> float | None:
-    """What the loss of the last batch of a loader that `split` made counts here; None where that is not known."""
+def shard_of(loader: Any) -> Shard | None:
+    """The sampler of a loader of batches that `split` made; None for any other."""
     sampler = getattr(loader, "sampler", None)
-    return sampler.last_weight if isinstance(sampler, Shard) and loader.batch_sampler is not None else None
+    return sampler if isinstance(sampler, Shard) and loader.batch_sampler is not None else None
 
 
 def holds_loaders(value: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gpulayer.fabric.samplers import Shard
 from gpulayer.fabric.strategies import Strategy
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
@@ -33,13 +34,14 @@ from gpulayer.pytorch.loops.batches import Batches
 from gpulayer.pytorch.loops.evaluate import evaluate
 from gpulayer.pytorch.loops.progress import Evaluated
 from gpulayer.pytorch.loops.run import Evaluation, Run, Schedulers
+from gpulayer.pytorch.loops.slots import TRAINING_STEP
 from gpulayer.pytorch.loops.when import every
 from gpulayer.pytorch.trainer import callables, checks, profiling
 from gpulayer.pytorch.trainer.attach import (
     Sources,
-    last_weight,
     make_batches,
     one_after_another,
+    shard_of,
     split,
     together,
     unshuffled,
@@ -174,7 +176,7 @@ def load_train(run: Run) -> None:
         loader = unshuffled(loader)
     if trainer.use_distributed_sampler:
         loader = split(loader, trainer.strategy, equal=True)
-        weigh_last_batch(run, last_weight(loader))
+        weigh_last_batch(run, shard_of(loader))
     _, as_iterator = checks.step_arguments(run.module.training_step, "training_step", 1)
     move = sources.mover(trainer.strategy.root_device, trainer.strategy.precision)
     run.train = make_batches(
@@ -188,22 +190,36 @@ def load_train(run: Run) -> None:
     profiling.batches(trainer, run.train, "train")
 
 
-def weigh_last_batch(run: Run, weight: float | None) -> None:
-    """Let the last batch's loss count by how many samples this process has in it, where the others have more or less.
+def weigh_last_batch(run: Run, shard: Shard | None) -> None:
+    """Let the last batch count by how many samples this process has in it, where the others have more or less.
+
+    The average of all processes' losses is then that of all samples. A process without a sample of its own in it has
+    been given one again: what is logged for that is left out.
 
     Args:
         run: the run.
-        weight: the factor that makes the average of all processes' losses that of all samples; None if it is not known.
+        shard: this process's part of the data; None where that is not known.
     """
     strategy: Strategy = run.trainer.strategy
-    share, at = strategy.share_gradients, run.progress
-    if share is None or run.manual or weight is None:
+    share, at, results = strategy.share_gradients, run.progress, run.results
+    if share is None or run.manual or shard is None:
         return
 
-    def weighted(loss: Tensor) -> Tensor:
-        return share(loss * weight if at.last_batch and run.train.length == len(run.train.loader) else loss)
+    def is_last() -> bool:
+        return at.last_batch and run.train.length == len(run.train.loader)
 
-    run.share_gradients = share if weight == 1.0 else weighted
+    def weighted(loss: Tensor) -> Tensor:
+        return share(loss * shard.last_weight if is_last() else loss)
+
+    log = results.log
+
+    def log_own(*args: Any, **kwargs: Any) -> None:
+        if not (is_last() and results.fx in TRAINING_STEP):
+            log(*args, **kwargs)
+
+    run.share_gradients = share if shard.last_weight == 1.0 else weighted
+    if shard.lacks_a_batch:
+        results.log = log_own  # type: ignore[method-assign]
 
 
 def reload_train(run: Run, every_n_epochs: int) -> Callable[[], None]:
