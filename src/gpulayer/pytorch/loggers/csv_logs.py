@@ -15,10 +15,11 @@ from typing import IO, Any
 from torch import Tensor
 
 from gpulayer.fabric.utilities.files import replaced_whole
-from gpulayer.fabric.utilities.rank_zero import rank_zero_info
+from gpulayer.fabric.utilities.rank_zero import rank_zero_info, rank_zero_only
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.core.saving import save_hparams
 from gpulayer.pytorch.loggers.folders import FolderLogger
+from gpulayer.pytorch.loggers.logger import rank_zero_experiment
 
 try:
     import fcntl
@@ -303,27 +304,34 @@ class CSVLogger(FolderLogger):
         self._experiment: ExperimentWriter | None = None
 
     @property
+    @rank_zero_experiment
     def experiment(self) -> ExperimentWriter:
         if self._experiment is None:
             self._experiment = ExperimentWriter(self.folder, self._flush_every)
         return self._experiment
 
+    @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         self.experiment.log_metrics(self._prefixed(metrics), step)
 
+    @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         self.experiment.log_hparams(vars(params) if isinstance(params, Namespace) else dict(params))
 
+    @rank_zero_only
     def save(self) -> None:
         self.experiment.save()
 
     def state_dict(self) -> dict[str, Any]:
-        return self.experiment.state_dict()
+        state: dict[str, Any] = {} if rank_zero_only.rank else self.experiment.state_dict()
+        return state
 
+    @rank_zero_only
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if state_dict or self.cut_off:
             self.experiment.load_state_dict(state_dict)
 
+    @rank_zero_only
     def finalize(self, status: str) -> None:
         if self._experiment is not None:
             self._experiment.save()

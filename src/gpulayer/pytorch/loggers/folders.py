@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any
 
 import fsspec
 
-from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
+from gpulayer.fabric.utilities.rank_zero import rank_zero_only, rank_zero_warn
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.loggers.logger import Logger
 
@@ -65,6 +66,14 @@ class FolderLogger(Logger):
         if self._version is None:
             self._version = claim_version(self._from_start(self.root_dir))
         return self._version
+
+    def share_version(self, broadcast: Callable[[Any], Any]) -> None:
+        """In several processes: take the folder that rank 0 has chosen.
+
+        Args:
+            broadcast: gives the value that rank 0 has.
+        """
+        self._version = broadcast(None if rank_zero_only.rank else self.version)
 
     @property
     def log_dir(self) -> str:

@@ -63,7 +63,11 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
             if trainer.reruns:
                 for number, logger in folder_loggers(trainer):
                     logger.go_on_in_folder(number)
-            path = resolve_path(trainer, ckpt_path, module_given)
+            strategy.setup_environment()
+            # Where the files are looked at: another process may see some that were written meanwhile.
+            path = strategy.broadcast(
+                resolve_path(trainer, ckpt_path, module_given) if trainer.is_global_zero else None
+            )
             trainer.ckpt_path = path
             take_module(trainer, module)
             members = Members(trainer, module, fn)
@@ -77,7 +81,6 @@ def running(trainer: Any, fn: TrainerFn, sources: Sources, ckpt_path: Any, weigh
                 trainer._fitted, trainer.training_rng = run, None
                 if path is None:
                     trainer.progress.restart_epoch()  # which an error may have broken off
-            strategy.setup_environment()
             if fn is TrainerFn.FITTING and strategy.peers is not None:
                 run.together = StopTogether(run, strategy.peers, signals)
             with trainer.profiler.profile("prepare_data"):
@@ -197,6 +200,8 @@ def prepare_data(trainer: Any, module: Module, sources: Sources) -> None:
 def set_up(trainer: Any, module: Module, stage: str, members: Members) -> None:
     """`setup` of the datamodule, the callbacks and the module; loggers claim their folder before."""
     for logger in trainer.loggers:
+        if trainer.world_size > 1 and isinstance(logger, FolderLogger):
+            logger.share_version(trainer.strategy.broadcast)
         _ = logger.experiment
     if trainer.datamodule is not None:
         trainer.datamodule.setup(stage=stage)
