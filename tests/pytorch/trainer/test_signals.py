@@ -152,7 +152,7 @@ class Hangs(Model):
         print("hangs")
         time.sleep(1000)
 from gpulayer.pytorch.trainer import signals
-signals.PATIENCE = 60  # longer than this machine may take to send the second one
+signals.PATIENCE = 3600  # the second one is to end it, however long this machine takes to send it
 a_trainer().fit(Hangs(), data())
 """
     program = Program(code, tmp_path)
