@@ -125,7 +125,12 @@ class ParallelStrategy(Strategy):
 
     def setup_environment(self) -> None:
         super().setup_environment()
-        if self.start_method == "popen" and not self.environment.creates_processes_externally:
+        if not self.environment.creates_processes_externally:
+            if self.start_method != "popen":
+                raise MisconfigurationException(
+                    f"Processes started by {self.start_method!r}, as 'ddp_spawn', 'ddp_fork' and 'ddp_notebook' ask "
+                    "for, come with a later version: use `strategy='ddp'` in a script."
+                )
             self.processes = Processes.start(self.environment, self.num_processes)
         self.join()
 

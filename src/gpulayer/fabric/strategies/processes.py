@@ -92,8 +92,8 @@ def command_of_program() -> list[str]:
     main = sys.modules["__main__"]
     if not hasattr(main, "__file__") and "-c" not in sys.orig_argv:
         raise MisconfigurationException(
-            "`strategy='ddp'` runs the program again for each device, and what is typed into an interpreter or a "
-            "notebook is no program: use `strategy='ddp_notebook'`, or put it into a file."
+            "Several devices need several processes, each of which runs the program again, and what is typed into an "
+            "interpreter or a notebook is no program: use `devices=1`, or put it into a file."
         )
     return [sys.executable, *sys.orig_argv[1:]]
 

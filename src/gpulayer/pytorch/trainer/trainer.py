@@ -240,6 +240,10 @@ class Trainer:
         self.num_nodes = num_nodes
         self.use_distributed_sampler = use_distributed_sampler
         self.sync_batchnorm = sync_batchnorm
+        if sync_batchnorm and self.strategy.world_size > 1:
+            raise MisconfigurationException(
+                "`Trainer(sync_batchnorm=True)` with several processes comes with a later version."
+            )
         self.inference_mode = inference_mode
         self.detect_anomaly = detect_anomaly
         self.deterministic = deterministic
