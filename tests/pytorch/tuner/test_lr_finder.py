@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import gpulayer.pytorch as L
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
@@ -157,6 +157,53 @@ def test_a_loader_without_length() -> None:
     assert len(find(L.Trainer(**QUIET), Net(), DataLoader(Stream(), 8)).results["lr"]) == 30
 
 
+def test_losses_below_zero_do_not_count_as_divergence() -> None:
+    class Likelihood(Net):
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            return super().training_step(batch, batch_idx) - 20
+
+    found = find(L.Trainer(**QUIET), Likelihood(), loader())
+    assert len(found.results["lr"]) == 30
+    assert max(found.results["loss"]) < 0
+
+
+def test_losses_below_zero_that_rise_as_far_end_it() -> None:
+    class Rising(Net):
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            return 0 * super().training_step(batch, batch_idx) - 2 + self.global_step
+
+    found = find(L.Trainer(**QUIET), Rising(), loader(), update_attr=False)
+    assert found.results["loss"][-2] <= -2 + 3 * 2 < found.results["loss"][-1]
+
+
+def test_a_step_without_a_loss_does_not_count() -> None:
+    class Skipping(Net):
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Any:
+            return None if self.global_step == 5 else super().training_step(batch, batch_idx)
+
+    with pytest.warns(UserWarning, match="returned None"):
+        losses = find(L.Trainer(**QUIET), Skipping(), loader()).results["loss"]
+    assert len(losses) == 30
+    assert [index for index, loss in enumerate(losses) if loss != loss] == [5]
+
+
+def test_a_loss_that_is_nan_ends_it() -> None:
+    class Broken(Net):
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            return super().training_step(batch, batch_idx) * (float("nan") if self.global_step == 20 else 1)
+
+    model = seeded(lr=0.1)
+    before = deepcopy(model.state_dict())
+    model.__class__ = Broken
+    assert len(find(L.Trainer(**QUIET), model, loader()).results["lr"]) == 21
+    assert same(dict(before), dict(model.state_dict()))
+
+
+def test_a_loader_that_can_be_read_once() -> None:
+    found = find(L.Trainer(**QUIET), Net(), (batch for batch in loader()), update_attr=False)
+    assert len(found.results["lr"]) == 8
+
+
 # -- where it goes -----------------------------------------------------------------------------------------------------
 
 
@@ -192,6 +239,27 @@ def test_both_the_module_and_its_hyperparameters() -> None:
     with pytest.warns(UserWarning, match="both are set"):
         found = find(L.Trainer(**QUIET), model, loader())
     assert model.lr == model.hparams.lr == found.suggestion()
+
+
+def test_an_attribute_of_the_datamodule() -> None:
+    class Data(L.DataModule):
+        lr = 0.1
+
+        def train_dataloader(self) -> DataLoader[Any]:
+            return loader()
+
+    class Reading(Net):
+        def __init__(self) -> None:
+            L.Module.__init__(self)
+            self.layers, self.noise = nn.Linear(4, 1), torch.Generator()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=self.trainer.datamodule.lr)
+
+    datamodule = Data()
+    found = Tuner(L.Trainer(**QUIET)).lr_find(Reading(), datamodule=datamodule, num_training=30)
+    assert found is not None
+    assert datamodule.lr == found.suggestion()
 
 
 # -- it leaves no trace ------------------------------------------------------------------------------------------------
@@ -247,6 +315,110 @@ def test_they_are_after_an_error_too(error: BaseException) -> None:
         find(trainer, model, loader(shuffle=True), early_stop_threshold=None)
     assert same(before, everything(model, trainer))
     assert model.hparams.lr == 0.01
+
+
+class Noise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.1 * torch.randn(x.shape, generator=self.generator)
+
+
+def test_what_is_frozen_and_the_generators_of_layers_are_as_before() -> None:
+    class Thawing(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(Noise(), *self.layers)
+            self.layers[1].requires_grad_(False)
+
+        def on_train_epoch_start(self) -> None:
+            if self.current_epoch == 2:
+                self.layers[1].requires_grad_(True)
+
+    model = Thawing()
+    state = model.layers[0].generator.get_state()
+    find(L.Trainer(**QUIET), model, loader())
+    assert not model.layers[1].weight.requires_grad
+    assert torch.equal(model.layers[0].generator.get_state(), state)
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_a_module_may_use_its_schedulers_and_its_logger(automatic: bool, tmp_path: Path) -> None:
+    class Using(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = automatic
+
+        def setup(self, stage: str) -> None:
+            self.logger.log_hyperparams({"seen": stage})
+
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            loss, optimizer = super().training_step(batch, batch_idx), self.optimizers()
+            self.log("rate", self.lr_schedulers().get_last_lr()[0])
+            self.logger.log_metrics({"loss": loss.item()}, step=self.global_step)
+            self.logger.experiment.add_histogram("loss", loss)
+            assert self.trainer.max_epochs == 2
+            if not automatic:
+                self.manual_backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+                self.lr_schedulers().step()
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            optimizer = super().configure_optimizers()
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2)]
+
+    trainer = L.Trainer(**{**QUIET, "logger": L.loggers.CSVLogger(tmp_path)})
+    assert len(find(trainer, Using(), loader()).results["lr"]) == 30
+    assert list(tmp_path.iterdir()) == []
+
+
+class WithRandomness(Dataset[Any]):
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> Any:
+        return data()[index][0] + torch.randn(4), data()[index][1]
+
+
+class Amid(LearningRateFinder):
+    """Searches before the second epoch, or within a window of accumulated batches."""
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.Module) -> None:
+        """Not before the first epoch."""
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.Module) -> None:
+        if trainer.current_epoch == 1 and trainer.accumulate_grad_batches == 1:
+            self.lr_find(trainer, pl_module)
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.Module, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == 1 and batch_idx == 3:
+            self.lr_find(trainer, pl_module)
+
+
+@pytest.mark.parametrize(("accumulated", "workers"), [(1, 0), (2, 0), (1, 1)])
+def test_training_goes_on_as_if_it_had_not_been_broken_off(accumulated: int, workers: int) -> None:
+    def trained(callbacks: list[L.Callback]) -> dict[str, Any]:
+        L.seed_everything(3, workers=True, verbose=False)
+
+        class Plateau(Net):
+            def configure_optimizers(self) -> Any:
+                optimizer = super().configure_optimizers()
+                scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+                return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "loss"}}
+
+        model = Plateau()
+        options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
+        trainer = L.Trainer(**{**QUIET, "max_epochs": 3}, accumulate_grad_batches=accumulated, callbacks=callbacks)
+        loader = DataLoader(WithRandomness(), 8, shuffle=True, **options)
+        trainer.fit(model, loader)
+        loader._iterator = None  # which ends its workers now: the garbage collector takes seconds
+        return {**everything(model, trainer), "callbacks": None, "gradients": None}
+
+    assert same(trained([]), trained([Amid(num_training_steps=12, update_attr=False)]))
 
 
 def weights_after_fit(model: L.Module, **arguments: Any) -> Tensor:
@@ -314,6 +486,44 @@ def test_a_run_that_goes_on_keeps_the_rate_that_was_found(tmp_path: Path) -> Non
     assert again.optimal_lr.results == finder.optimal_lr.results
     assert resumed.hparams.lr == whole.hparams.lr
     assert same(dict(resumed.state_dict()), dict(whole.state_dict()))
+
+
+def test_a_run_that_goes_on_from_one_without_a_finder_trains_with_the_rate(tmp_path: Path) -> None:
+    trainer, path = L.Trainer(**QUIET), str(tmp_path / "one.ckpt")
+    trainer.fit(Net(), loader())
+    trainer.save_checkpoint(path)
+    model, finder = Net(), LearningRateFinder(num_training_steps=30)
+    trainer = L.Trainer(**{**QUIET, "max_epochs": 3}, callbacks=[finder])
+    trainer.fit(model, loader(), ckpt_path=path)
+    assert finder.optimal_lr is not None
+    assert trainer.global_step == 24
+    assert model.hparams.lr == trainer.optimizers[0].param_groups[0]["lr"] == finder.optimal_lr.suggestion()
+
+
+def test_a_search_that_was_broken_off_does_not_lose_the_optimizers_of_a_checkpoint(tmp_path: Path) -> None:
+    class Breaking(Net):
+        breaks = True
+
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            if self.breaks:
+                raise ValueError("broken")
+            return super().training_step(batch, batch_idx)
+
+    class Counting(L.Callback):
+        def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+            steps.append(int(next(iter(trainer.optimizers[0].state_dict()["state"].values()))["step"]))
+
+    trainer, path, steps = L.Trainer(**QUIET), str(tmp_path / "one.ckpt"), []
+    trainer.fit(Net(), loader())
+    trainer.save_checkpoint(path)
+    model = Breaking()
+    callbacks = [LearningRateFinder(num_training_steps=30), Counting()]
+    trainer = L.Trainer(**{**QUIET, "max_epochs": 3}, callbacks=callbacks)
+    with pytest.raises(ValueError, match="broken"):
+        trainer.fit(model, loader())
+    model.breaks = False
+    trainer.fit(model, loader(), ckpt_path=path)
+    assert steps == list(range(16, 24))
 
 
 def test_it_may_look_again_while_training() -> None:
@@ -391,6 +601,34 @@ def test_no_attribute_to_set() -> None:
         find(L.Trainer(**QUIET), Fixed(), loader())
     with pytest.raises(MisconfigurationException, match="have a 'rate'"):
         find(L.Trainer(**QUIET), Fixed(), loader(), attr_name="rate")
+
+
+def test_an_attribute_that_cannot_be_set_is_an_error_before_the_search() -> None:
+    class Fixed(Net):
+        lr = property(lambda self: 0.1)
+
+        def __init__(self) -> None:
+            L.Module.__init__(self)
+            self.layers = nn.Sequential(nn.Linear(4, 1))
+
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            raise AssertionError("the search began")
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+    with pytest.raises(MisconfigurationException, match=r"cannot set `model\.lr`.*no setter"):
+        find(L.Trainer(**QUIET), Fixed(), loader())
+
+
+def test_a_layer_without_a_shape() -> None:
+    class Lazy(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.LazyLinear(1))
+
+    with pytest.raises(MisconfigurationException, match=r"shape of 'layers\.0\.weight' is known from the first batch"):
+        find(L.Trainer(**QUIET), Lazy(), loader())
 
 
 def test_several_optimizers() -> None:

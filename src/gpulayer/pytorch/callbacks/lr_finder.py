@@ -137,9 +137,10 @@ class LearningRateFinder(Callback):
         max_lr: the last one.
         num_training_steps: optimizer steps.
         mode: "exponential" or "linear".
-        early_stop_threshold: end when the smoothed loss is above so many times the least one; None: never.
+        early_stop_threshold: end when the smoothed loss is above so many times the least one, or is NaN; None: never.
         update_attr: set the attribute, and the optimizer's learning rate.
-        attr_name: the attribute's name; "" for `lr` or `learning_rate`, on the module or in its hyperparameters.
+        attr_name: the attribute's name; "" for `lr` or `learning_rate`, on the module, the datamodule or in the
+            hyperparameters of one.
 
     Attributes:
         optimal_lr: what the last test found, with `results`, `suggestion()` and `plot()`.
@@ -170,7 +171,8 @@ class LearningRateFinder(Callback):
             )
         if isinstance(num_training_steps, bool) or not isinstance(num_training_steps, int) or num_training_steps < 1:
             raise MisconfigurationException(
-                f"`num_training_steps={num_training_steps!r}`: give a number of at least 1."
+                f"`num_training_steps={num_training_steps!r}` (of the Tuner: `num_training`): give a number of at "
+                "least 1."
             )
         if early_stop_threshold is not None and not is_positive(early_stop_threshold):
             raise MisconfigurationException(
@@ -186,6 +188,7 @@ class LearningRateFinder(Callback):
         self._attr_name = attr_name
         self._resumed = False
         self._before_training = False
+        self._due = False  # once the optimizers are those of the checkpoint
 
     def state_dict(self) -> dict[str, Any]:
         found = self.optimal_lr
@@ -197,17 +200,25 @@ class LearningRateFinder(Callback):
         self._resumed = True
 
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
-        if (
-            self._resumed and trainer.ckpt_path is not None and self.optimal_lr is not None
-        ):  # the optimizers get their rates from the checkpoint
+        self._due = False
+        if trainer.ckpt_path is None:
+            self._before_training = True
+            try:
+                self.lr_find(trainer, pl_module)
+            finally:
+                self._before_training = False
+        elif not self._resumed or self.optimal_lr is None:
+            self._due = True
+        else:  # the optimizers get their rates from the checkpoint
             self._resumed = False
             if self._update_attr and (rate := self.optimal_lr.suggestion()) is not None:
                 for place in self._places(trainer, pl_module):
                     place.value = rate
-            return
-        self._before_training = True
-        self.lr_find(trainer, pl_module)
-        self._before_training = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
+        if self._due:
+            self._due = False
+            self.lr_find(trainer, pl_module)
 
     def lr_find(self, trainer: Trainer, pl_module: Module) -> None:
         """Run the test now.
@@ -223,10 +234,13 @@ class LearningRateFinder(Callback):
             rank_zero_warn("The learning rate finder is skipped with `fast_dev_run`.")
             return
         places = self._places(trainer, pl_module) if self._update_attr else []
+        _check_settable(places)
         check_optimizers(trainer.optimizers)
         found = self.optimal_lr = _LRFinder(self._mode, self._min_lr, self._max_lr, self._num_training_steps)
-        test = _RangeTest(found, self._early_stop_threshold, shows=trainer.progress_bar_callback is not None)
-        trainer.try_out([test], max_steps=self._num_training_steps)
+        shows = trainer.progress_bar_callback is not None and trainer.is_global_zero
+        with tqdm(desc="Finding a learning rate", total=self._num_training_steps, disable=not shows) as bar:
+            test = _RangeTest(found, self._early_stop_threshold, bar)
+            trainer.try_out([test], max_steps=self._num_training_steps)
         if places and (rate := found.suggestion()) is not None:
             for place in places:
                 place.value = rate
@@ -240,14 +254,14 @@ class LearningRateFinder(Callback):
         if self._attr_name:
             return attribute_to_set(self._attr_name, module, trainer.datamodule)
         for name in NAMES:
-            if found := attributes_named(name, module):
+            if found := attributes_named(name, module, trainer.datamodule):
                 if len(found) > 1:
                     rank_zero_warn(f"Both {' and '.join(f'`{one.where}`' for one in found)} are there: both are set.")
                 return found
         raise MisconfigurationException(
-            "The learning rate finder found neither `lr` nor `learning_rate` on the module or in its hyperparameters: "
-            "set `self.lr` in `__init__` and use it in `configure_optimizers`, name another attribute with "
-            "`attr_name=`, or pass `update_attr=False`."
+            "The learning rate finder found neither `lr` nor `learning_rate` on the module, the datamodule or in the "
+            "hyperparameters of one: set `self.lr` in `__init__` and use it in `configure_optimizers`, name another "
+            "attribute with `attr_name=`, or pass `update_attr=False`."
         )
 
 
@@ -257,22 +271,19 @@ class _RangeTest(Callback):
     Args:
         found: where the numbers go.
         threshold: end when the loss is above so many times the least one; None: never.
-        shows: whether to draw a bar.
+        bar: is moved by each step.
     """
 
-    def __init__(self, found: _LRFinder, threshold: float | None, shows: bool) -> None:
+    def __init__(self, found: _LRFinder, threshold: float | None, bar: Any) -> None:
         self.found = found
         self.threshold = threshold
-        self.shows = shows
-        self.bar: Any = None
+        self.bar = bar
         self.losses: list[Tensor] = []  # of the batches that share an optimizer step, divided by their number
         self.batches = 0  # since the last optimizer step
         self.step = 0
+        self.averaged = 0  # steps that had a loss
         self.average = 0.0
         self.least = float("inf")
-
-    def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
-        self.bar = tqdm(desc="Finding a learning rate", total=self.found.num_training, disable=not self.shows)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
         for optimizer in trainer.optimizers:
@@ -291,21 +302,48 @@ class _RangeTest(Callback):
                 )
             return
         self.batches = 0
-        loss = torch.stack(self.losses).sum().item() if self.losses else float("nan")
-        self.average = SMOOTHING * self.average + (1 - SMOOTHING) * loss
-        smoothed = self.average / (1 - SMOOTHING ** (self.step + 1))
+        smoothed = self.smoothed(trainer)
         self.found.results["lr"].append(self.found.rate(self.step))
         self.found.results["loss"].append(smoothed)
         self.bar.update()
-        if self.threshold is not None and self.step > 1 and smoothed > self.threshold * self.least:
-            trainer.should_stop = True
-            rank_zero_info("The learning rate finder ends after %d steps, for the loss diverges.", self.step + 1)
-        if smoothed < self.least or self.step == 0:
-            self.least = smoothed
         self.step, self.losses = trainer.global_step, []
 
-    def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
-        self.bar.close()
+    def smoothed(self, trainer: Trainer) -> float:
+        """The average with the loss of this step; NaN if `training_step` returned none. It may end the test."""
+        loss = torch.stack(self.losses).sum().item() if self.losses else 0.0
+        parts = trainer.strategy.gather_numbers([loss, float(bool(self.losses))])
+        number = sum(has_loss for _, has_loss in parts)
+        if not number:
+            return float("nan")
+        self.averaged += 1
+        self.average = SMOOTHING * self.average + (1 - SMOOTHING) * sum(loss for loss, _ in parts) / number
+        smoothed = self.average / (1 - SMOOTHING**self.averaged)
+        if self.averaged > 2 and self.diverges(smoothed):
+            trainer.should_stop = True
+            rank_zero_info("The learning rate finder ends after %d steps, for the loss diverges.", self.step + 1)
+        if smoothed < self.least or self.averaged == 1:
+            self.least = smoothed
+        return smoothed
+
+    def diverges(self, smoothed: float) -> bool:
+        """Whether a loss is above `threshold` times the least one, or as far above it where that is below 0; or NaN."""
+        return self.threshold is not None and not smoothed - self.least <= (self.threshold - 1) * abs(self.least)
+
+
+def _check_settable(places: list[Attribute]) -> None:
+    """Whether the attributes can be set, asked before the search.
+
+    Raises:
+        MisconfigurationException: one cannot.
+    """
+    for place in places:
+        try:
+            place.value = place.value
+        except (AttributeError, TypeError) as error:
+            raise MisconfigurationException(
+                f"The learning rate finder cannot set `{place.where}`: {error}. Name the attribute that you do set, "
+                "such as `attr_name='hparams.lr'`, or pass `update_attr=False`."
+            ) from error
 
 
 def check_optimizers(optimizers: list[Any]) -> None:
