@@ -484,6 +484,23 @@ def test_the_same_key_twice_by_adding() -> None:
         used.fit(model, loader())
 
 
+@pytest.mark.parametrize("moment", ["on_fit_start", "on_train_epoch_start"])
+def test_the_same_key_twice_by_a_later_hook(moment: str) -> None:
+    """An error before training; training that has begun is not broken off."""
+
+    def add(module: L.Module) -> None:
+        module.trainer.callbacks += [Counter(), Counter()]
+
+    model, used = type("Careless", (Line,), {moment: add})(), trainer(max_epochs=2)
+    if moment == "on_fit_start":
+        with pytest.raises(MisconfigurationException, match="Two callbacks have the state key"):
+            used.fit(model, loader())
+        assert used.global_step == 0
+    else:
+        used.fit(model, loader(2))
+        assert used.global_step == 4
+
+
 class Removes(Counter):
     """Removes some callbacks, or itself, in its `setup`."""
 

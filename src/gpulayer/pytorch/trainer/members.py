@@ -83,13 +83,13 @@ class Members:
     def join(self) -> None:
         """Set up and restore those that came since."""
         self.set_up()
+        if self.fits:
+            checks.distinct_state_keys(self.trainer.callbacks)
         self.restore()
 
     def restore(self) -> None:
         """Put those that were not here before in their places, and give each the state that lies under its key."""
         self.trainer.callbacks = in_order(self.trainer.callbacks)
-        if self.fits:
-            checks.distinct_state_keys(self.trainer.callbacks)
         joined = [callback for callback in self.trainer.callbacks if not among(callback, self.restored)]
         self.restored += joined
         if self.checkpoint is not None:
@@ -107,7 +107,9 @@ class Members:
         return next((name for name in names if name in self.states), None)
 
     def all_here(self) -> None:
-        """The call begins: say whose states are left over."""
+        """The call begins: the last check, and whose states are left over."""
+        if self.fits:
+            checks.distinct_state_keys(self.trainer.callbacks)
         if self.checkpoint is not None and self.states:
             kept = "not used, but saved again in the checkpoints of this run" if self.fits else "not used"
             rank_zero_warn(
