@@ -91,3 +91,9 @@ def test_in_a_store() -> None:
 def test_nonsense(arguments: tuple[Any, ...], kind: type[Exception]) -> None:
     with pytest.raises(kind, match=r"OnExceptionCheckpoint\(\w+=.*give a path"):
         OnExceptionCheckpoint(*arguments)
+
+
+def test_a_name_may_be_a_path() -> None:
+    saver = OnExceptionCheckpoint("here", Path("broken"))  # type: ignore[arg-type]
+    assert saver.ckpt_path == str(Path("here") / "broken.ckpt")
+    trainer(callbacks=[saver], max_epochs=1).fit(Validated(), loader(), loader())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
 import gpulayer.pytorch as L
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
@@ -201,3 +201,60 @@ def test_mistakes(tmp_path: Path) -> None:
 
     with pytest.raises(MisconfigurationException, match="takes `dataloader_iter`"):
         trainer(callbacks=[Writer(tmp_path)]).predict(Iterates(), numbers())
+
+
+class Given:
+    """A batch sampler that gives indices as something else than lists of numbers."""
+
+    def __init__(self, form: Any) -> None:
+        self.form = form
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Any:
+        order = torch.randperm(7)
+        for start in range(0, 7, 3):
+            yield self.form(order[start : start + 3])
+
+
+REUSED: list[Any] = []
+
+
+def reused(indices: torch.Tensor) -> list[Any]:
+    REUSED[:] = indices.tolist()
+    return REUSED
+
+
+@pytest.mark.parametrize("form", [lambda one: one, lambda one: one.numpy(), list, tuple, reused],
+                         ids=["tensor", "array", "tensors", "tuple", "reused"])  # fmt: skip
+def test_indices_are_plain_numbers_whatever_the_sampler_gives(form: Any, tmp_path: Path) -> None:
+    batches, whole = predicted(tmp_path, numbers(batch_size=1, batch_sampler=Given(form)))
+    assert (
+        [batch["indices"] for batch in batches] == [batch["batch"].tolist() for batch in batches] == whole["indices"][0]
+    )
+    assert all(type(index) is int for batch in batches for index in batch["indices"])
+
+
+def test_samples_that_have_names(tmp_path: Path) -> None:
+    class Named(Dataset[Any]):
+        def __getitem__(self, name: Any) -> Any:
+            return torch.tensor(len(name))
+
+    names = ["one", ("a", "pair"), "three"]
+    batches, _ = predicted(tmp_path, DataLoader(Named(), batch_size=None, sampler=names))  # type: ignore[arg-type]
+    assert [batch["indices"] for batch in batches] == [["one"], [("a", "pair")], ["three"]]
+
+
+def test_a_loader_that_leaves_batches_out_gets_no_wrong_indices(tmp_path: Path) -> None:
+    class Filtered(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            return filter(lambda batch: int(batch.sum()) % 2 == 0, super().__iter__())
+
+        def __len__(self) -> int:
+            raise TypeError
+
+    with pytest.warns(UserWarning, match="Filtered.__iter__"):
+        batches, _ = predicted(tmp_path, Filtered(torch.arange(9), batch_size=1))  # type: ignore[arg-type]
+    assert [int(batch["batch"]) for batch in batches] == [0, 2, 4, 6, 8]
+    assert all(batch["indices"] == [] for batch in batches)

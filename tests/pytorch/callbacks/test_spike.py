@@ -8,6 +8,7 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -240,8 +241,21 @@ def test_a_signal_keeps_what_was_not_read_yet() -> None:
         ({"rtol": -2.0}, "rtol=-2.0.*a number from 0"),
         ({"rtol": nan}, "rtol=nan.*a number from 0"),
         ({"rtol": None}, "every loss that is worse"),
+        ({"exclude_batches_path": 3}, "exclude_batches_path=3.*give a path"),
     ],
 )
 def test_bad_values_are_refused_when_it_is_made(given: dict[str, Any], message: str) -> None:
     with pytest.raises(MisconfigurationException, match=message):
         SpikeDetection(**given)
+
+
+def test_a_window_of_numpy() -> None:
+    assert spike_in([*STEADY, 50.0], window=np.int64(3)) == 5
+
+
+def test_a_file_that_cannot_be_written_does_not_hide_the_spike(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert spike_in([*STEADY, 50.0], exclude_batches_path=tmp_path / "file") == 5
+    assert "could not write [4, 5]" in caplog.text

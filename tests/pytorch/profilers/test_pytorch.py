@@ -224,3 +224,93 @@ def test_nvtx(tmp_path: Path) -> None:
     profiler = PyTorchProfiler(tmp_path, emit_nvtx=True)
     L.Trainer(accelerator="gpu", logger=False, enable_checkpointing=False, profiler=profiler).fit(Line(), loader(8))
     assert traces(tmp_path) == {}
+
+
+def test_a_resumed_run_is_recorded_though_few_batches_are_left(tmp_path: Path) -> None:
+    saves = L.callbacks.ModelCheckpoint(dirpath=tmp_path, filename="cut", every_n_train_steps=6)
+    trainer(max_epochs=1, callbacks=[saves]).fit(Line(), loader(8))
+    runner = trainer(profiler=PyTorchProfiler(tmp_path), max_epochs=1, callbacks=[saves])
+    runner.fit(Line(), loader(8), ckpt_path=str(tmp_path / "cut.ckpt"))
+    assert ranges(traces(tmp_path)["fit-train-2-0.pt.trace.json"])["[Strategy]SingleDeviceStrategy.training_step"] == 2
+
+
+@pytest.mark.filterwarnings("ignore:Profiler won't be using warmup")
+def test_a_recording_that_has_no_batch_leaves_no_trace(tmp_path: Path) -> None:
+    for folder, plan, last in (
+        (tmp_path / "saved", schedule(wait=0, warmup=0, active=1), [5, 6, 7, 8]),
+        (tmp_path / "warmed_up", schedule(wait=0, warmup=1, active=1), [2, 4, 6, 8]),
+        (tmp_path / "late", schedule(wait=0, warmup=1, active=1, skip_first=3), [5, 7]),
+    ):
+        profiler = PyTorchProfiler(folder, schedule=plan)
+        trainer(profiler=profiler, max_epochs=1).fit(Line(), loader(8))
+        found = traces(folder)
+        assert list(found)[-len(last) :] == [f"fit-train-{batch}-0.pt.trace.json" for batch in last]
+        assert all(ranges(events)["[Strategy]SingleDeviceStrategy.training_step"] == 1 for events in found.values())
+        assert "aten::addmm" in profiler.summary()
+
+
+def test_a_step_that_fetches_its_batches_is_one_batch(tmp_path: Path) -> None:
+    class Fetches(Line):
+        def training_step(self, dataloader_iter: Any) -> Any:  # type: ignore[override]
+            batches = [next(dataloader_iter)[0] for _ in range(2)]
+            with self.trainer.profiler.profile("computes"):
+                return sum(self.loss(batch) for batch in batches)
+
+    trainer(profiler=PyTorchProfiler(tmp_path), max_epochs=1).fit(Fetches(), loader(16))
+    ((name, events),) = traces(tmp_path).items()
+    assert name == "fit-train-5-0.pt.trace.json"
+    steps = [event for event in events if event.get("name") == "[Strategy]SingleDeviceStrategy.training_step"
+             and event["ph"] == "X" and event["cat"] == "user_annotation"]  # fmt: skip
+    inner = [event for event in events if event.get("name") == "computes" and event["ph"] == "X"
+             and event["cat"] == "user_annotation"]  # fmt: skip
+    assert len(steps) == len(inner) == 3
+    for step, computes in zip(steps, inner, strict=True):
+        assert step["ts"] <= computes["ts"]
+        assert step["ts"] + step["dur"] >= computes["ts"] + computes["dur"]
+
+
+def test_a_torch_profiler_around_the_call_is_refused() -> None:
+    with torch.profiler.profile(), pytest.raises(MisconfigurationException, match="at work around this call"):
+        trainer(profiler=PyTorchProfiler(), max_epochs=1).fit(Line(), loader())
+
+
+def test_a_torch_profiler_within_a_recording_ends_that_alone(tmp_path: Path) -> None:
+    class Profiled(Line):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            if batch_idx == 3:
+                with torch.profiler.profile():
+                    return super().training_step(batch, batch_idx)
+            return super().training_step(batch, batch_idx)
+
+    runner, model = trainer(profiler=PyTorchProfiler(tmp_path), max_epochs=1), Profiled()
+    with pytest.warns(UserWarning, match="used a `torch.profiler` of its own"):
+        runner.fit(model, loader(8))
+    assert runner.global_step == 8
+    assert not model.net._forward_hooks
+
+
+def test_a_trace_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Any, target: Any) -> None:
+        Path(target).write_text("half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    trainer(profiler=PyTorchProfiler(tmp_path), max_epochs=1).fit(Line(), loader(8))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"sort_by_key": ["count"]}, "choose one of"),
+        ({"table_kwargs": {"colour": 1}}, "max_name_column_width"),
+        ({"table_kwargs": [1]}, "give a dict"),
+        ({"table_kwargs": {"sort_by": "time"}}, "choose one of"),
+        ({"activities": []}, "No valid profiler activities"),
+        ({"activities": ["cpu"]}, "No valid profiler activities"),
+        ({"on_trace_ready": 3}, "give a function"),
+    ],
+)
+def test_what_torch_would_refuse_in_the_run(arguments: Any, words: str) -> None:
+    with pytest.raises(MisconfigurationException, match=words):
+        PyTorchProfiler(**arguments)

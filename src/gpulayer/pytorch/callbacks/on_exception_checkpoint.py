@@ -38,7 +38,7 @@ class OnExceptionCheckpoint(Checkpoint):
             if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
                 raise InvalidValueError(f"`OnExceptionCheckpoint({argument}={value!r})`: give a path.")
         self.dirpath = os.fspath(dirpath)
-        self.filename = filename
+        self.filename = os.fspath(filename)
 
     @property
     def ckpt_path(self) -> str:

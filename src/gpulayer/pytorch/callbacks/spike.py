@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.files import copy_file, join
-from gpulayer.fabric.utilities.rank_zero import rank_zero_info
+from gpulayer.fabric.utilities.rank_zero import log, rank_zero_info
 from gpulayer.fabric.utilities.spike import TrainingSpikeException
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.callbacks.log_points import stepped
@@ -70,8 +70,9 @@ class SpikeDetection(Callback):
     ) -> None:
         super().__init__()
         _check_arguments(mode, {"window": (window, 1), "warmup": (warmup, 0)}, {"atol": atol, "rtol": rtol})
+        _check_path(exclude_batches_path)
         self.mode = mode
-        self.window = window
+        self.window = int(window)
         self.warmup = warmup
         self.atol = atol
         self.rtol = rtol
@@ -79,7 +80,7 @@ class SpikeDetection(Callback):
         self.finite_only = finite_only
         self.bad_batches: list[int] = []
         self.last_val = 0.0  # of the newest batch that was no spike
-        self._recent: deque[float] = deque(maxlen=window)
+        self._recent: deque[float] = deque(maxlen=self.window)
         # On the device still: the batch's number in the run and in the epoch, its loss, and what that was divided by.
         self._unread: list[tuple[int, int, Tensor, int]] = []
 
@@ -147,11 +148,14 @@ class SpikeDetection(Callback):
         if not path.endswith(".json"):
             path = join(path, FILE)
         if trainer.is_global_zero:
-            with TemporaryDirectory() as folder:
-                local = os.path.join(folder, FILE)
-                with open(local, "w") as file:
-                    json.dump(self.bad_batches, file, indent=4)
-                copy_file(local, path)
+            try:
+                with TemporaryDirectory() as folder:
+                    local = os.path.join(folder, FILE)
+                    with open(local, "w") as file:
+                        json.dump(self.bad_batches, file, indent=4)
+                    copy_file(local, path)
+            except Exception as error:  # a disk that is full, for one: what ends the run is the spike
+                log.warning("SpikeDetection could not write %s to %s (%s).", self.bad_batches, path, error)
         rank_zero_info("SpikeDetection: the loss jumped to %.5g in batch %d; see %s.", value, batch_idx, path)
 
     def state_dict(self) -> dict[str, Any]:
@@ -181,4 +185,11 @@ def _check_arguments(mode: Any, counts: dict[str, tuple[Any, int]], distances: d
         raise MisconfigurationException(
             "`SpikeDetection(atol=None, rtol=None)` takes every loss that is worse than the one before for a spike: "
             "give one of them, or both."
+        )
+
+
+def _check_path(path: Any) -> None:
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise MisconfigurationException(
+            f"`SpikeDetection(exclude_batches_path={path!r})`: give a path, as a string or a `pathlib.Path`."
         )

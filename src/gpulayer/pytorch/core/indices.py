@@ -7,6 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from gpulayer.fabric.utilities.rank_zero import rank_zero_warn
+from gpulayer.fabric.utilities.warnings import PossibleUserWarning
 
 
 class Indices:
@@ -36,7 +40,7 @@ class Indices:
         self._first = 0
         loader, name = self.loader, "sampler" if self.loader.batch_sampler is None else "batch_sampler"
         sampler = getattr(loader, name)
-        noting = _Noting(sampler, self._noted)
+        noting = _Noting(sampler, self._noted, batched=name == "batch_sampler")
         kept: Any = loader._iterator  # of workers that live on: it has the sampler of its first pass
         if kept is not None:
             kept._index_sampler = noting
@@ -47,6 +51,13 @@ class Indices:
             object.__setattr__(loader, name, sampler)
             if (kept := loader._iterator) is not None:
                 kept._index_sampler = sampler
+        if not isinstance(iterator, _BaseDataLoaderIter):  # it may leave batches out, or change their order
+            self._noted = deque()
+            rank_zero_warn(
+                f"`{type(loader).__name__}.__iter__` is not that of DataLoader, so nobody knows which samples its "
+                "batches are made of: prediction writers get no `batch_indices`.",
+                PossibleUserWarning,
+            )
         return iterator
 
     def of(self, batch_idx: int) -> Sequence[Any]:
@@ -60,9 +71,10 @@ class Indices:
 class _Noting:
     """A sampler whose every answer is noted."""
 
-    def __init__(self, sampler: Any, noted: deque[Sequence[Any]]) -> None:
+    def __init__(self, sampler: Any, noted: deque[Sequence[Any]], batched: bool) -> None:
         self.sampler = sampler
         self.noted = noted
+        self.batched = batched
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -72,5 +84,20 @@ class _Noting:
 
     def _note(self, given: Iterator[Any]) -> Iterator[Any]:
         for indices in given:
-            self.noted.append(indices if isinstance(indices, Sequence) else [indices])
+            self.noted.append(plain(indices, self.batched))
             yield indices
+
+
+def plain(indices: Any, batched: bool) -> list[Any]:
+    """What a sampler gave for a batch, as a list; tensors and arrays become numbers.
+
+    Args:
+        indices: what it gave.
+        batched: whether that is several indices in any case; otherwise only a list, a tensor or an array is.
+    """
+    if hasattr(indices, "tolist"):
+        numbers = indices.tolist()
+        return numbers if isinstance(numbers, list) else [numbers]
+    if not batched and not isinstance(indices, list):
+        return [indices]
+    return [index.tolist() if hasattr(index, "tolist") else index for index in indices]

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from cProfile import Profile
 from io import StringIO
 from pstats import Stats
+from tempfile import TemporaryDirectory
+from threading import get_ident
 from typing import Any
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.fabric.utilities.files import copy_file
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.profilers.profiler import Profiler
 from gpulayer.pytorch.profilers.report import spoken, table_of_parts
 from gpulayer.pytorch.profilers.timeline import Timeline
 
 ON_SCREEN = 5  # actions, and functions of each
+LONGEST_NAME = 150  # characters of an action's name in that of a file
 LONG_PATH = re.compile(r"\S+([/\\][^/\\\s]+[/\\][^/\\\s]+:)")
 
 
@@ -68,6 +73,7 @@ class AdvancedProfiler(Profiler):
 
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
         super().setup(stage, local_rank, log_dir)
+        self._switch(False)  # of an action around the whole call
         try:
             probe = Profile()
             probe.enable()
@@ -77,14 +83,23 @@ class AdvancedProfiler(Profiler):
                 f"The AdvancedProfiler cannot start ({error}): run the program without `python -m cProfile`, debugger "
                 "or coverage, or use the SimpleProfiler."
             ) from error
-        self.timeline, self.profiled_actions, self._stats = Timeline(), {}, {}
-
-    def start(self, action_name: str) -> None:
-        self._switch(False)
-        self.timeline.start(action_name)
+        self.timeline, self.profiled_actions, self._stats = self.timeline.anew(), {}, {}
         self._switch(True)
 
+    def start(self, action_name: str) -> None:
+        if get_ident() != self.timeline.thread:  # whose functions are not measured
+            self.timeline.start(action_name)
+            return
+        self._switch(False)
+        try:
+            self.timeline.start(action_name)
+        finally:
+            self._switch(True)
+
     def stop(self, action_name: str) -> None:
+        if get_ident() != self.timeline.thread:
+            self.timeline.stop(action_name)
+            return
         self._switch(False)
         try:
             self.timeline.stop(action_name)
@@ -113,17 +128,27 @@ class AdvancedProfiler(Profiler):
         self._read()
         super().describe()
         if self.dump_stats:
-            os.makedirs(self._folder(), exist_ok=True)
+            self._dump()
+
+    def _dump(self) -> None:
+        taken: Counter[str] = Counter()
+        with TemporaryDirectory() as folder:
+            local = os.path.join(folder, "stats")  # pstats writes to local files only
             for name, stats in self._stats.items():
-                stats.dump_stats(self._path("".join(c if c.isalnum() or c in "[]._" else "_" for c in name),
-                                            extension=".prof"))  # fmt: skip
+                safe = re.sub(r"[^A-Za-z0-9\[\]._]", "_", name)[:LONGEST_NAME]
+                taken[safe] += 1
+                stats.dump_stats(local)
+                number = f"-{taken[safe]}" if taken[safe] > 1 else ""
+                copy_file(local, self._path(safe + number, extension=".prof"))
 
     def _read(self) -> None:
         """Take what was measured, which can be kept and pickled."""
         self.timeline.close()
         for name, profile in self.profiled_actions.items():
             stats = Stats(profile, stream=StringIO()) if profile.getstats() else None
-            if stats is not None:
+            if stats is not None and name in self._stats:  # read before, in the midst of the call
+                self._stats[name].add(stats)
+            elif stats is not None:
                 self._stats[name] = stats
         self.profiled_actions = {}
         self._stats = dict(sorted(self._stats.items(), key=lambda item: -item[1].total_tt))  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 # The parts of a stage, in the order of the report. What belongs to none is "rest".
 DATA, TRANSFER, FORWARD, BACKWARD = "data", "to device", "forward", "backward"
@@ -23,6 +23,7 @@ STAGES = {
 # The step of each stage: it is called once a batch.
 STEPS = {"train": "training_step", "validation": "validation_step", "test": "test_step", "predict": "predict_step"}
 
+LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
 _BY_METHOD = {
     "batch_to_device": TRANSFER,
     **dict.fromkeys(STEPS.values(), FORWARD),
@@ -31,11 +32,12 @@ _BY_METHOD = {
     "optimizer_zero_grad": OPTIMIZER,
     "configure_gradient_clipping": OPTIMIZER,
     "lr_scheduler_step": OPTIMIZER,
+    **dict.fromkeys(LOADERS, DATA),
 }
 _BY_OWNER = {"[Callback]": HOOKS, "[Checkpoint]": CHECKPOINTS, "[Results]": LOGGING}
 
 
-@cache
+@lru_cache(maxsize=1_000)
 def part_of(action: str) -> str | None:
     """The part that an action belongs to; None for that of the action around it."""
     if action == "save_checkpoint":

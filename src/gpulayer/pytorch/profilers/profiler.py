@@ -12,7 +12,7 @@ import fsspec
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 from gpulayer.fabric.utilities.files import join
-from gpulayer.fabric.utilities.rank_zero import rank_zero_info
+from gpulayer.fabric.utilities.rank_zero import log, rank_zero_info
 from gpulayer.fabric.utilities.types import Path
 
 if TYPE_CHECKING:
@@ -34,6 +34,13 @@ class Profiler(ABC):
         MisconfigurationException: an argument cannot be used.
     """
 
+    dirpath: str | None = None  # what a subclass has that does not call `__init__`
+    filename: str | None = None
+    _trainer: Trainer | None = None  # set while it runs
+    _stage: str | None = None
+    _local_rank: int | None = None
+    _log_dir: str | None = None
+
     def __init__(self, dirpath: Path | None = None, filename: str | None = None) -> None:
         if dirpath is not None and not isinstance(dirpath, (str, os.PathLike)):
             raise MisconfigurationException(
@@ -46,10 +53,6 @@ class Profiler(ABC):
             )
         self.dirpath = None if dirpath is None else os.path.expanduser(os.fspath(dirpath))
         self.filename = filename
-        self._trainer: Trainer | None = None  # set while it runs
-        self._stage: str | None = None
-        self._local_rank: int | None = None
-        self._log_dir: str | None = None
 
     # -- what is measured --------------------------------------------------------------------------------------------
 
@@ -67,7 +70,12 @@ class Profiler(ABC):
 
         Args:
             action_name: its name in the report.
+
+        Raises:
+            MisconfigurationException: the name is no string.
         """
+        if not isinstance(action_name, str):
+            raise MisconfigurationException(f"`profile({action_name!r})`: give the action's name, a string.")
         self.start(action_name)
         try:
             yield action_name
@@ -100,13 +108,18 @@ class Profiler(ABC):
         return self.summary()
 
     def describe(self) -> None:
-        """Write the report to the file, or else log it."""
+        """Write the report to the file, or else log it; log it, too, if it cannot be written."""
         if self.filename is None:
             if text := self.on_screen():
                 rank_zero_info("%s", text)
         elif text := self.summary():
-            with fsspec.open(self._path(self.filename, extension=".txt"), "a", auto_mkdir=True) as file:
-                file.write(text + "\n")
+            path = self._path(self.filename, extension=".txt")
+            try:
+                with fsspec.open(path, "ab", auto_mkdir=True) as file:
+                    file.write(f"{text}\n".encode())  # at once, for other processes may write to it, too
+            except Exception as error:  # a disk that is full, for one
+                name = type(self).__name__
+                log.warning("%s could not write its report to %s (%s):\n%s", name, path, error, self.on_screen())
 
     def _path(self, *names: str, extension: str) -> str:
         """A file of this call and process: `<folder>/<call>-<names>-<rank><extension>`."""

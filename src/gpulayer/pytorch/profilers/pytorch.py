@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from tempfile import TemporaryDirectory
+from threading import get_ident
 from typing import Any
 from warnings import catch_warnings, filterwarnings
 
-import fsspec
 import torch
 from torch import nn
+from torch._C._autograd import _profiler_enabled
 from torch.profiler import ProfilerAction, record_function
 
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.fabric.utilities.files import copy_file
 from gpulayer.fabric.utilities.rank_zero import log, rank_zero_info, rank_zero_warn
 from gpulayer.fabric.utilities.types import Path
 from gpulayer.pytorch.profilers.parts import DATA, FORWARD, STAGES, part_of
 from gpulayer.pytorch.profilers.profiler import Profiler
+from gpulayer.pytorch.profilers.torch_arguments import SORT_KEYS, check_profile, check_table
 
 WAIT, WARMUP, ACTIVE = 1, 1, 3  # batches
 MANY = 10  # recordings of one stage, after which a warning says that there is no end to them
 WATCHED = ("train", "validation", "test", "predict")  # stages
 RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
-SORT_KEYS = tuple(
-    f"{prefix}{key}"
-    for key in ("cpu_time", "cuda_time", "cpu_time_total", "cuda_time_total", "cpu_memory_usage", "cuda_memory_usage")
-    for prefix in (("", "self_") if not key.endswith("_time") else ("",))
-)
 
 
 class PyTorchProfiler(Profiler):
@@ -60,10 +56,10 @@ class PyTorchProfiler(Profiler):
             counts the batches of each stage, those of all epochs together.
 
     Raises:
-        MisconfigurationException: an argument cannot be used.
+        MisconfigurationException: an argument cannot be used; or, when a call begins, a `torch.profiler` is at work.
     """
 
-    AVAILABLE_SORT_KEYS = frozenset((*SORT_KEYS, "count"))
+    AVAILABLE_SORT_KEYS = SORT_KEYS
 
     def __init__(
         self,
@@ -79,8 +75,8 @@ class PyTorchProfiler(Profiler):
         **profiler_kwargs: Any,
     ) -> None:
         super().__init__(dirpath, filename)
-        check_rows(row_limit, sort_by_key)
-        check_profiler_arguments(profiler_kwargs)
+        check_table(row_limit, sort_by_key, table_kwargs)
+        check_profile(profiler_kwargs)
         if emit_nvtx and not torch.cuda.is_available():
             raise MisconfigurationException(
                 "`PyTorchProfiler(emit_nvtx=True)` marks operators for NVIDIA's tools, and torch sees no NVIDIA GPU "
@@ -102,11 +98,12 @@ class PyTorchProfiler(Profiler):
         self._stages: list[str] = []  # those that are under way
         self._schedules: dict[str, Callable[[int], ProfilerAction]] = {}
         self._batches: Counter[str] = Counter()  # of each stage, all that are done
-        self._due: set[str] = set()  # stages with a batch that is done, where the next was not asked for yet
+        self._due: set[str] = set()  # stages whose step is done, where the next batch was not asked for yet
         self._profile: torch.profiler.profile | None = None
         self._of = ""  # whose stage that is
-        self._ranges: list[tuple[str, AbstractContextManager[Any]]] = []
+        self._ranges: defaultdict[int, list[tuple[str, AbstractContextManager[Any]]]] = defaultdict(list)  # of threads
         self._hooks: list[Any] = []  # of submodules
+        self._since = 0  # at which batch the recording began
         self._tables: dict[str, str] = {}  # the newest of each stage
         self._recordings: Counter[str] = Counter()
         self._nvtx = ExitStack()
@@ -115,6 +112,11 @@ class PyTorchProfiler(Profiler):
 
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
         super().setup(stage, local_rank, log_dir)
+        if _profiler_enabled():
+            raise MisconfigurationException(
+                "A `torch.profiler` is at work around this call, and there can be one at a time: leave it out, or the "
+                "PyTorchProfiler."
+            )
         self._forget()
 
     def start(self, action_name: str) -> None:
@@ -126,20 +128,21 @@ class PyTorchProfiler(Profiler):
         if part == DATA and self._stages and not self.emit_nvtx:
             self._batch_over()
             self._record_if_due(self._stages[-1])
-        elif part == FORWARD and self._stages:
-            self._due.add(self._stages[-1])
         if self._recording or self.emit_nvtx:
-            entered = record_function(action_name)
+            entered = record_function(printable(action_name))
             entered.__enter__()
-            self._ranges.append((action_name, entered))
+            self._ranges[get_ident()].append((action_name, entered))
 
     def stop(self, action_name: str) -> None:
         if action_name in STAGES:
             self._end()
             return
-        for place in range(len(self._ranges) - 1, -1, -1):
-            if self._ranges[place][0] == action_name:
-                self._ranges.pop(place)[1].__exit__(None, None, None)
+        if part_of(action_name) == FORWARD and self._stages:
+            self._due.add(self._stages[-1])
+        ranges = self._ranges[get_ident()]
+        for place in range(len(ranges) - 1, -1, -1):
+            if ranges[place][0] == action_name:
+                ranges.pop(place)[1].__exit__(None, None, None)
                 return
 
     def _begin(self, stage: str) -> None:
@@ -174,11 +177,17 @@ class PyTorchProfiler(Profiler):
         self._batches[stage] += 1
         if self._profile is None or stage != self._of:
             return
+        if self._recording and not _profiler_enabled():
+            self._lose()
+            return
         self._close_ranges()
+        goes_on = self._profile.current_action is ProfilerAction.RECORD
         with catch_warnings():
             # A schedule that repeats is meant to, and each cycle has its own trace.
             filterwarnings("ignore", ".*clears events at the end of each cycle")
             self._profile.step()
+        if not goes_on:
+            self._since = self._batches[stage]
         if self._profile.current_action is ProfilerAction.NONE:
             self._leave()
 
@@ -197,16 +206,29 @@ class PyTorchProfiler(Profiler):
         profile: Any = torch.profiler.profile(**arguments)
         profile.step_num, profile.current_action = done, action  # its steps have the numbers of batches
         profile.start()
-        self._profile, self._of = profile, stage
+        self._profile, self._of, self._since = profile, stage, done
         self._name_modules()
 
     def _leave(self) -> None:
         """Stop torch's profiler; what was being recorded becomes a trace."""
         if self._profile is None:
             return
+        if self._recording and not _profiler_enabled():
+            self._lose()
+            return
         self._close_ranges()
         self._unname_modules()
         self._profile.stop()
+        self._profile, self._of = None, ""
+
+    def _lose(self) -> None:
+        """Another `torch.profiler` has ended this recording; torch crashes when asked for what is left of it."""
+        rank_zero_warn(
+            f"The program used a `torch.profiler` of its own while the PyTorchProfiler recorded {self._of}, and there "
+            "can be one at a time: the recording is lost."
+        )
+        self._ranges.clear()
+        self._unname_modules()
         self._profile, self._of = None, ""
 
     def _count(self, stage: str) -> float:
@@ -217,14 +239,16 @@ class PyTorchProfiler(Profiler):
         if stage == "train":
             epochs = trainer.max_epochs if trainer.max_epochs not in (None, -1) else 1
             steps = trainer.max_steps * trainer.accumulate_grad_batches if trainer.max_steps != -1 else float("inf")
-            return min(trainer.num_training_batches * max(epochs, 1), steps)
+            return min(trainer.num_training_batches * max(epochs, 1), steps) - trainer.progress.batch
         counts = {"validation": "num_val_batches", "test": "num_test_batches", "predict": "num_predict_batches"}
         most: float = sum(getattr(trainer, counts[stage]))
         return most
 
     def _close_ranges(self) -> None:
-        while self._ranges:
-            self._ranges.pop()[1].__exit__(None, None, None)
+        """Those of this thread: the others' are ended where they were begun."""
+        ranges = self._ranges[get_ident()]
+        while ranges:
+            ranges.pop()[1].__exit__(None, None, None)
 
     # -- names of submodules -----------------------------------------------------------------------------------------
 
@@ -244,6 +268,8 @@ class PyTorchProfiler(Profiler):
 
     def _trace_ready(self, stage: str, profile: torch.profiler.profile) -> None:
         last = self._batches[stage]
+        if last == self._since:  # the stage ended before the first batch
+            return
         self._recordings[stage] += 1
         if self._recordings[stage] == MANY:
             rank_zero_warn(
@@ -294,7 +320,7 @@ class PyTorchProfiler(Profiler):
             **super().__getstate__(),
             "_profile": None,
             "_hooks": [],
-            "_ranges": [],
+            "_ranges": defaultdict(list),
             "_schedules": {},
             "_nvtx": ExitStack(),
         }
@@ -305,7 +331,7 @@ def mark_forward(name: str, module: nn.Module) -> list[Any]:
     kind, entered = type(module), []
 
     def before(*_: Any) -> None:
-        entered.append(record_function(f"[module]{kind.__module__}.{kind.__qualname__}: {name}"))
+        entered.append(record_function(printable(f"[module]{kind.__module__}.{kind.__qualname__}: {name}")))
         entered[-1].__enter__()
 
     def after(*_: Any) -> None:
@@ -313,6 +339,13 @@ def mark_forward(name: str, module: nn.Module) -> list[Any]:
             entered.pop().__exit__(None, None, None)
 
     return [module.register_forward_pre_hook(before), module.register_forward_hook(after, always_call=True)]
+
+
+def printable(name: str) -> str:
+    """A name that a trace can hold: torch does not escape what JSON would, and knows ASCII only."""
+    if name.isascii() and name.isprintable() and '"' not in name:
+        return name
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in name).replace('"', "'")
 
 
 def default_schedule(batches: float) -> Callable[[int], ProfilerAction]:
@@ -327,54 +360,8 @@ def default_schedule(batches: float) -> Callable[[int], ProfilerAction]:
 
 
 def write_trace(profile: torch.profiler.profile, path: str) -> None:
-    """Write a trace to a path or URL."""
+    """Write a trace to a path or URL; the file is there whole or not at all."""
     with TemporaryDirectory() as folder:
         local = os.path.join(folder, "trace.json")  # torch writes to local files only
         profile.export_chrome_trace(local)
-        with open(local, "rb") as source, fsspec.open(path, "wb", auto_mkdir=True) as target:
-            shutil.copyfileobj(source, target)
-
-
-def check_rows(row_limit: Any, sort_by_key: Any) -> None:
-    """Raise for what a table cannot be made with.
-
-    Raises:
-        MisconfigurationException: it cannot.
-    """
-    if isinstance(row_limit, bool) or not isinstance(row_limit, int) or row_limit < -1:
-        raise MisconfigurationException(
-            f"`PyTorchProfiler(row_limit={row_limit!r})`: give a number of rows, or -1 for all."
-        )
-    if sort_by_key is not None and sort_by_key not in PyTorchProfiler.AVAILABLE_SORT_KEYS:
-        raise MisconfigurationException(
-            f"`PyTorchProfiler(sort_by_key={sort_by_key!r})`: choose one of "
-            f"{', '.join(sorted(PyTorchProfiler.AVAILABLE_SORT_KEYS))}."
-        )
-
-
-def check_profiler_arguments(given: dict[str, Any]) -> None:
-    """Raise for what `torch.profiler.profile` does not take.
-
-    Raises:
-        MisconfigurationException: there is one.
-    """
-    known = [name for name in inspect.signature(torch.profiler.profile.__init__).parameters if name != "self"]
-    for name in given:
-        if name not in known:
-            raise MisconfigurationException(
-                f"`PyTorchProfiler({name}=...)`: neither it nor `torch.profiler.profile` has such an argument; the "
-                f"latter takes {', '.join(known)}."
-            )
-    schedule = given.get("schedule")
-    if schedule is None:
-        return
-    if not callable(schedule):
-        raise MisconfigurationException(
-            f"`PyTorchProfiler(schedule={schedule!r})`: give a function of the batch's number, such as "
-            "`torch.profiler.schedule(wait=1, warmup=1, active=3)`."
-        )
-    if not isinstance(action := schedule(0), ProfilerAction):
-        raise MisconfigurationException(
-            f"`PyTorchProfiler(schedule=...)`: it returned {action!r} for batch 0; it has to return a "
-            "`torch.profiler.ProfilerAction`, as `torch.profiler.schedule(...)` does."
-        )
+        copy_file(local, path)

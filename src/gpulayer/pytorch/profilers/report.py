@@ -105,12 +105,13 @@ def spoken(seconds: float) -> str:
 def actions(timeline: Timeline) -> dict[str, tuple[float, int]]:
     """Seconds, with what was nested in it, and calls of each action, the longest first."""
     seconds: defaultdict[str, float] = defaultdict(float)
-    for stack, spent in timeline.spent.items():
-        for name in set(stack) - set(STAGES):
-            seconds[name] += spent
     calls: Counter[str] = Counter()
-    for stack, count in timeline.calls.items():
-        calls[stack[-1]] += count
+    for thread in (timeline, *timeline.others.values()):
+        for stack, spent in thread.spent.items():
+            for name in set(stack) - set(STAGES):
+                seconds[name] += spent
+        for stack, count in thread.calls.items():
+            calls[stack[-1]] += count
     return {name: (seconds[name], calls[name]) for name in sorted(seconds, key=lambda name: -seconds[name])}
 
 

@@ -37,7 +37,7 @@ class SimpleProfiler(Profiler):
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
         super().setup(stage, local_rank, log_dir)
         device = None if self._trainer is None else self._trainer.strategy.root_device
-        self.timeline = Timeline(CudaClock(device) if device is not None and device.type == "cuda" else None)
+        self.timeline = self.timeline.anew(CudaClock(device) if device is not None and device.type == "cuda" else None)
 
     def start(self, action_name: str) -> None:
         self.timeline.start(action_name)

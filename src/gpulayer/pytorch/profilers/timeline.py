@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
+from threading import get_ident
 from time import perf_counter
 from typing import Any, TypeAlias
 
 import torch
 
+from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+
 Stack: TypeAlias = tuple[str, ...]  # the actions that are under way, the innermost last
 
 READ_EVERY = 1_000  # slices of a device's time between two looks at which of them are over
 MOST_UNREAD = 100_000  # slices; about 20 MB
+DEEPEST = 1_000  # actions within one another; Python's own calls go no deeper
 
 
 class CudaClock:
@@ -44,6 +48,9 @@ class CudaClock:
 class Timeline:
     """Cuts the time at the beginning and end of every action. A slice belongs to the actions that are under way in it.
 
+    It is that of the thread that made it. Others have timelines of their own: what they do meanwhile takes no time from
+    this one.
+
     Args:
         clock: gives marks, and the time between two of them when it is known. Default: the host's clock.
     """
@@ -52,16 +59,38 @@ class Timeline:
         self.spent: defaultdict[Stack, float] = defaultdict(float)  # seconds with exactly these actions under way
         self.calls: Counter[Stack] = Counter()
         self.stack: Stack = ()
+        self.others: dict[int, Timeline] = {}  # of other threads, by their numbers
         self._clock = clock
         self._mark: Callable[[], Any] = perf_counter if clock is None else clock.mark
         self._unread: deque[tuple[Stack, Any, Any]] = deque()
         self._last = self._mark()
         self._closed = False
+        self.thread = get_ident()
+
+    def anew(self, clock: CudaClock | None = None) -> Timeline:
+        """An empty one, in which the actions that are under way still are."""
+        timeline = Timeline(clock)
+        timeline.stack = self.stack
+        timeline.calls.update(self.stack[: depth + 1] for depth in range(len(self.stack)))
+        return timeline
 
     def start(self, name: str) -> None:
-        """An action begins, within those that are under way."""
-        if self._closed:
-            self._closed, self._last = False, self._mark()
+        """An action begins, within those that are under way.
+
+        Raises:
+            MisconfigurationException: more are under way than a program can be in the midst of.
+        """
+        if get_ident() != self.thread:
+            self._of_this_thread().start(name)
+            return
+        if len(self.stack) == DEEPEST:
+            ((forgotten, count),) = Counter(self.stack).most_common(1)
+            raise MisconfigurationException(
+                f"{DEEPEST:,} actions are under way, {count:,} of them {forgotten!r}: a `stop` is missing for each "
+                "`start`. `with profiler.profile(name):` stops it in any case."
+            )
+        if self._closed and not self.stack:
+            self._last = self._mark()
         self._cut()
         self.stack = (*self.stack, name)
         self.calls[self.stack] += 1
@@ -72,21 +101,33 @@ class Timeline:
         Raises:
             ValueError: it was not started.
         """
+        if get_ident() != self.thread:
+            self._of_this_thread().stop(name)
+            return
         if name not in self.stack:
             raise ValueError(f"The action {name!r} was stopped, but it was not started.")
         self._cut()
         self.stack = without(self.stack, name)
 
     def close(self) -> None:
-        """The time until now is over, and read. What follows counts from the next action on."""
-        if self._closed:
+        """The time until now is over, and read. What follows counts from the next action on, or for those under way."""
+        for timeline in list(self.others.values()):
+            timeline.close()
+        if self._closed and not self.stack:
             return
         self._cut()
         while self._unread and self._clock is not None:
             self._read(self._clock)
         self._closed = True
 
+    def _of_this_thread(self) -> Timeline:
+        thread = get_ident()
+        if thread not in self.others:
+            self.others[thread] = Timeline(self._clock)
+        return self.others[thread]
+
     def _cut(self) -> None:
+        self._closed = False
         now, last = self._mark(), self._last
         self._last = now
         if self._clock is None:

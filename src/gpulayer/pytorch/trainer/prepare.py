@@ -171,7 +171,7 @@ def load_train(run: Run) -> None:
             run.loader_made = run.progress.epoch, collect_rng_states()
         else:  # by the process before
             set_rng_states(run.loader_made[1])
-    loader = together(sources.train.request())
+    loader = together(profiling.loaders(trainer, sources.train))
     if trainer.overfit_batches:
         loader = unshuffled(loader)
     if trainer.use_distributed_sampler:
@@ -297,7 +297,7 @@ def evaluation_of(run: Run, sources: Sources, fn: TrainerFn) -> Evaluation:
         TrainerFn.PREDICTING: ("predict", "limit_predict_batches", sources.predict, run.progress.predict),
     }[fn]
     name = f"{stage}_step"
-    loaders = one_after_another(source.request())
+    loaders = one_after_another(profiling.loaders(trainer, source))
     if trainer.overfit_batches and fn is TrainerFn.FITTING:
         loaders = [unshuffled(loader) for loader in loaders]
     if trainer.use_distributed_sampler:

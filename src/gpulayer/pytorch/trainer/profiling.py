@@ -19,6 +19,7 @@ from gpulayer.pytorch.loops.hooks import Hooks, nothing
 from gpulayer.pytorch.loops.results import Results
 from gpulayer.pytorch.loops.run import Evaluation, Run, zero_grad
 from gpulayer.pytorch.profilers import AdvancedProfiler, PassThroughProfiler, Profiler, PyTorchProfiler, SimpleProfiler
+from gpulayer.pytorch.trainer.attach import Source
 from gpulayer.pytorch.trainer.states import TrainerFn
 
 BY_NAME: dict[str, Callable[[], Profiler]] = {
@@ -104,8 +105,8 @@ def reporting(trainer: Any, fn: TrainerFn) -> Iterator[None]:
         try:
             if profiler._log_dir is not None:  # the loop was reached
                 profiler.describe()
-        except Exception as error:  # a disk that is full, for one: the run is worth more
-            log.warning("%s could not write its report (%s).", type(profiler).__name__, error)
+        except Exception as error:  # the run is worth more
+            log.warning("%s could not make its report (%s).", type(profiler).__name__, error)
         finally:
             profiler.teardown(stage=fn.value)
             profiler._trainer = None
@@ -174,18 +175,29 @@ def training(run: Run) -> None:
         run.zero_grad = wrap(of_module(run.module, "optimizer_zero_grad"), run.zero_grad)
     run.scheduler_step = wrap(of_module(run.module, "lr_scheduler_step"), run.scheduler_step)
     step = of_module(run.module, "optimizer_step")
-    run.step_optimizer = wrap(step, run.step_optimizer)
+    if run.manual:
+        run.step_optimizer = wrap(step, run.step_optimizer)
     bind = run.bind_optimizer
 
     def bind_optimizer() -> None:
         bind()
-        run.steps_alone = False  # `step_optimizer` is the action
+        run.steps_alone = run.steps_alone and not run.manual  # where `step_optimizer` is the action
         run.clip = wrap(of_module(run.module, "configure_gradient_clipping"), run.clip)
         run.optimizer_step = wrap(step, run.optimizer_step)
         if run.closure_step is not None:
-            run.closure_step = wrap(step, run.closure_step)
+            plain, action = run.closure_step, wrap(step, run.closure_step)
+            run.closure_step = lambda compute, i, step_now: (action if step_now else plain)(compute, i, step_now)
 
     run.bind_optimizer = bind_optimizer
+
+
+def loaders(trainer: Any, source: Source) -> Any:
+    """The loaders of a stage; making them is an action."""
+    if not is_on(trainer) or source.owner is None:
+        return source.request()
+    kind = "LightningModule" if isinstance(source.owner, Module) else "LightningDataModule"
+    with trainer.profiler.profile(f"[{kind}]{type(source.owner).__qualname__}.{source.name}"):
+        return source.request()
 
 
 def batches(trainer: Any, batches: Batches, stage: str) -> Batches:
