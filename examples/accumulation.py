@@ -1,6 +1,7 @@
 """Let several batches share an optimizer step, as if a batch were larger than memory allows.
 
-The schedule makes each step of one batch in epoch 0, of two from epoch 1 on, and of four from epoch 3 on.
+Counting epochs from 0, as the schedule does, a step is of one batch at first, of two from epoch 1 on, and of four from
+epoch 3 on. Look at the optimizer steps of each epoch, and at the number of all, which is known before the first.
 """
 
 from digits import DigitClassifier, DigitsData
@@ -10,14 +11,17 @@ from gpulayer.pytorch.callbacks import GradientAccumulationScheduler
 
 
 class Steps(L.Callback):
-    """Says how many optimizer steps each epoch had."""
+    """Says how many optimizer steps there will be, and how many each epoch had."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.Module) -> None:
+        print(f"{trainer.estimated_stepping_batches} optimizer steps to come")
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.Module) -> None:
         self.before = trainer.global_step
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.Module) -> None:
         steps = trainer.global_step - self.before
-        print(f"epoch {trainer.current_epoch}: {trainer.num_training_batches} batches, {steps} optimizer steps")
+        print(f"epoch {trainer.current_epoch + 1}: {trainer.num_training_batches} batches, {steps} optimizer steps")
 
 
 def main() -> None:
@@ -25,7 +29,7 @@ def main() -> None:
     schedule = GradientAccumulationScheduler({1: 2, 3: 4})
     trainer = L.Trainer(max_epochs=4, callbacks=[schedule, Steps()], logger=False, enable_checkpointing=False)
     trainer.fit(DigitClassifier(), datamodule=DigitsData())
-    print(f"\n{trainer.global_step} optimizer steps, as `trainer.estimated_stepping_batches` said before")
+    print(f"\n{trainer.global_step} optimizer steps in all")
 
 
 if __name__ == "__main__":

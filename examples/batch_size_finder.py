@@ -1,7 +1,7 @@
-"""Find the largest batch size that fits into memory.
+"""Find the largest batch size that fits into memory, before training with it.
 
 On a real device memory runs out by itself; here the network asks for far too much when a batch has more than 100 scans,
-and the allocator refuses.
+and the allocator refuses. The callback `BatchSizeFinder` does the same at the start of each `fit`.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 import gpulayer.pytorch as L
-from gpulayer.pytorch.callbacks import BatchSizeFinder
+from gpulayer.pytorch.tuner import Tuner
 
 
 class Hungry(DigitClassifier):
@@ -23,7 +23,7 @@ class Hungry(DigitClassifier):
 
 
 class ScalableDigits(DigitsData):
-    """The finder sets `batch_size`, and asks for the loader again."""
+    """The tuner sets `batch_size`, and asks for the loaders again."""
 
     batch_size = 8
 
@@ -36,9 +36,10 @@ class ScalableDigits(DigitsData):
 
 def main() -> None:
     L.seed_everything(1)
-    finder, data = BatchSizeFinder(mode="binsearch", init_val=16), ScalableDigits()
-    trainer = L.Trainer(max_epochs=2, callbacks=[finder], logger=False, enable_checkpointing=False)
-    trainer.fit(Hungry(), datamodule=data)
+    model, data = Hungry(), ScalableDigits()
+    trainer = L.Trainer(max_epochs=2, logger=False, enable_checkpointing=False)
+    Tuner(trainer).scale_batch_size(model, datamodule=data, mode="binsearch", init_val=16)
+    trainer.fit(model, datamodule=data)
     print(f"\nbatch size   {data.batch_size}, the largest one less 5 % to be safe")
 
 

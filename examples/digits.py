@@ -9,8 +9,6 @@ import csv
 from pathlib import Path
 
 import torch
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -91,6 +89,9 @@ class DigitClassifier(L.Module):
 
 def draw_learning_curve(metrics: Path, picture: Path) -> None:
     """Loss and accuracy per epoch. A row of metrics.csv leaves a cell empty where it has no value."""
+    from matplotlib.figure import Figure  # here, for the other scripts import this one and draw nothing
+    from matplotlib.ticker import PercentFormatter
+
     with metrics.open(newline="") as file:
         rows = list(csv.DictReader(file))
     figure = Figure(figsize=(10, 4), layout="constrained")

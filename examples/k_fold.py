@@ -1,4 +1,7 @@
-"""Cross-validation: five trainings, each of which leaves another fifth of the data out and is judged by that."""
+"""Cross-validation: five trainings, each of which leaves another fifth of the data out and is judged by that.
+
+Look at the last line: the mean accuracy, and how much it differs between the folds.
+"""
 
 import torch
 from digits import DigitClassifier, DigitsData
@@ -25,9 +28,9 @@ def main() -> None:
             DataLoader(Subset(scans, val), batch_size=256),
         )
         scores.append(float(trainer.callback_metrics["val_acc"]))
-        print(f"fold {fold}: {scores[-1]:.1%}")
+        print(f"fold {fold + 1} of {FOLDS}: {scores[-1]:.1%}\n")
     deviation, mean = torch.std_mean(torch.tensor(scores))
-    print(f"\naccuracy {mean:.1%} +- {deviation:.1%}")
+    print(f"accuracy {mean:.1%} +- {deviation:.1%}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""A language model of characters, trained on the source of Python's standard library, that then writes some itself.
+"""A language model of characters, trained on source text of Python's standard library, that then writes some itself.
 
-A transformer of one block and 90 thousand weights; half a minute of training more, and it begins to look like Python.
+A transformer of one block and 99 thousand weights, on the package `json`. Look at the loss, and at what it writes: with
+`max_epochs=60`, half a minute, it begins to look like Python.
 """
 
 import json
@@ -74,7 +75,7 @@ class LanguageModel(L.Module):
 
 def main() -> None:
     L.seed_everything(1)
-    source = "".join(path.read_text() for path in sorted(Path(json.__file__).parent.glob("*.py")))
+    source = "".join(path.read_text(encoding="utf-8") for path in sorted(Path(json.__file__).parent.glob("*.py")))
     letters = "".join(sorted(set(source)))
     model = LanguageModel(letters)
     trainer = L.Trainer(max_epochs=6, gradient_clip_val=1.0, logger=False, enable_checkpointing=False)

@@ -2,7 +2,7 @@
 
 The loss falls fastest where the picture marks it. With Adam a tenth of that rate trains well, so that is set here;
 without `update_attr=False` it would be the marked one. The search leaves no trace: training begins with the same
-weights.
+weights. The callback `LearningRateFinder` does the same at the start of each `fit`.
 """
 
 from digits import DigitClassifier, DigitsData

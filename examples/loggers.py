@@ -1,6 +1,6 @@
 """Log to metrics.csv and to TensorBoard at once, with hyperparameters and a picture.
 
-Afterwards: `tensorboard --logdir runs`, or `gpulayer report runs` for a page of its own.
+Look at the two folders that it names. Then run `tensorboard --logdir runs`, or `gpulayer report runs` for a web page.
 """
 
 from pathlib import Path
@@ -15,8 +15,8 @@ class WithPicture(DigitClassifier):
     """Shows TensorBoard the first scan of the first epoch."""
 
     def on_train_epoch_start(self) -> None:
-        if self.current_epoch == 0 and (board := self.trainer.loggers[1].experiment):
-            board.add_image("first scan", self.trainer.datamodule.train[0][0])
+        if self.current_epoch == 0:
+            self.loggers[1].experiment.add_image("first scan", self.trainer.datamodule.train[0][0])
 
 
 def main() -> None:
@@ -24,8 +24,10 @@ def main() -> None:
     loggers = [CSVLogger("runs", name="digits"), TensorBoardLogger("runs", name="board")]
     trainer = L.Trainer(max_epochs=2, logger=loggers, log_every_n_steps=5)
     trainer.fit(WithPicture(), datamodule=DigitsData())
+
+    print()
     for logger in loggers:
-        print(f"{type(logger).__name__}   {[path.name for path in sorted(Path(logger.log_dir).iterdir())]}")
+        print(f"{logger.log_dir} has {', '.join(path.name for path in sorted(Path(logger.log_dir).iterdir()))}")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ def main() -> None:
 
     rows = list(csv.reader(path.open(newline="")))
     right = sum(int(digit) == data.test[int(index)][1] for index, digit in rows)
-    print(f"\n{path} has {len(rows)} rows, of which {right / len(rows):.1%} are right; the first ones: {rows[:3]}")
+    print(f"\n{path} has {len(rows)} rows, of which {right / len(rows):.1%} are right. It begins:")
+    print("".join(path.open().readlines()[:3]), end="")
 
 
 if __name__ == "__main__":

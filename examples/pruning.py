@@ -1,6 +1,6 @@
 """Set half of the weights to zero while training, the smallest ones first, and make that permanent in the checkpoint.
 
-Look at how many weights are zero at the end, and at the accuracy that is left.
+Look at how many weights are zero in the checkpoint, and at the accuracy that is left.
 """
 
 import torch

@@ -1,10 +1,12 @@
-"""Break a run off in the middle of an epoch, go on from its last checkpoint, and end with the very same weights.
+"""Kill a run in the middle of an epoch, start it again, and end with the very same weights as one that was left alone.
 
-Shuffling and dropout draw the numbers that they would have drawn, and the next batch is the very next one. Here an
-error ends the run; it may as well be `kill -9`.
+Shuffling and dropout draw the numbers that they would have drawn, and the next batch is the very next one. Look at the
+epochs that each process trains, and at the last line.
 """
 
-from contextlib import suppress
+import os
+import signal
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -14,32 +16,33 @@ import gpulayer.pytorch as L
 from gpulayer.pytorch.callbacks import ModelCheckpoint
 
 
-class PowerCut(Exception):
-    """What ends the run."""
-
-
-class Cut(L.Callback):
-    """Breaks off in the second epoch."""
+class Kill(L.Callback):
+    """Ends the process in the second epoch as `kill -9` does: it cannot save or clean up."""
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.Module, *_: Any) -> None:
         if trainer.global_step == 31:
-            raise PowerCut
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
-def train(*callbacks: L.Callback, ckpt_path: str | None = None) -> torch.Tensor:
-    """Two epochs of 20 steps, with a checkpoint every 7; the weights at the end."""
+def train(folder: str, *callbacks: L.Callback) -> torch.Tensor:
+    """Two epochs of 20 steps, with a checkpoint every 7; the weights at the end.
+
+    With "last" a run that was cut off in this folder is gone on with; otherwise a new one begins.
+    """
     L.seed_everything(1, verbose=False)
-    model, saver = DigitClassifier(), ModelCheckpoint(dirpath="resumed", every_n_train_steps=7, save_last=True)
-    trainer = L.Trainer(max_epochs=2, callbacks=[saver, *callbacks], logger=False)
-    trainer.fit(model, datamodule=DigitsData(), ckpt_path=ckpt_path)
+    model, saver = DigitClassifier(), ModelCheckpoint(every_n_train_steps=7, save_last=True)
+    trainer = L.Trainer(max_epochs=2, callbacks=[saver, *callbacks], default_root_dir=folder)
+    trainer.fit(model, datamodule=DigitsData(), ckpt_path="last")
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def main() -> None:
-    whole = train()
-    with suppress(PowerCut):
-        train(Cut())
-    resumed = train(ckpt_path="last")  # that of step 28
+    whole = train("whole")
+    killed = get_context("spawn").Process(target=train, args=("killed", Kill()))
+    killed.start()
+    killed.join()
+    print(f"the process is gone, with exit code {killed.exitcode}; the same again:")
+    resumed = train("killed")
     print(f"\nthe same weights, bit for bit: {torch.equal(whole, resumed)}")
 
 

@@ -1,7 +1,8 @@
 """Train on two loaders at once, and validate on two, one after the other.
 
 A training step gets a batch of each loader: scans with labels, and scans whose labels are kept from it, for which the
-network is to give the same answer with and without noise. Each validation loader has its own metrics.
+network is to give the same answer with and without noise. Each validation loader has its own metrics: look at the
+two accuracies.
 """
 
 import torch
@@ -47,6 +48,7 @@ def main() -> None:
     L.seed_everything(1)
     trainer = L.Trainer(max_epochs=3, logger=False, enable_checkpointing=False)
     trainer.fit(Consistent(), datamodule=FewLabels())
+    print()
     for name in ("val_acc/dataloader_idx_0", "val_acc/dataloader_idx_1"):
         print(f"{name}   {float(trainer.callback_metrics[name]):.1%}")
 

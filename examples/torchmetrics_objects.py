@@ -1,6 +1,7 @@
 """Log objects of torchmetrics: they gather over the epoch by themselves, and are reset at its end.
 
 An accuracy of batches can be averaged; an F1 score or a confusion matrix cannot, and is right only over all samples.
+Look at `val_f1`, and at the digits that are mistaken for each other most often.
 """
 
 from digits import DigitClassifier, DigitsData
@@ -41,7 +42,7 @@ def main() -> None:
     trainer = L.Trainer(max_epochs=3, logger=False, enable_checkpointing=False)
     trainer.fit(model, datamodule=DigitsData())
     metrics = {name: round(float(value), 3) for name, value in trainer.callback_metrics.items() if "val_" in name}
-    print(f"\n{metrics}; most often a {model.confused[0]} is taken for a {model.confused[1]}")
+    print(f"\n{metrics}; the most frequent mistake: {model.confused[0]} taken for {model.confused[1]}")
 
 
 if __name__ == "__main__":
