@@ -31,6 +31,14 @@ CASES: dict[str, tuple[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def its_rank_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning's environments set the rank of the whole process, which later tests would find."""
+    monkeypatch.setattr(
+        importlib.import_module(f"{lightning().__name__}.utilities.rank_zero").rank_zero_only, "rank", 0
+    )
+
+
 def environments(library: str) -> Any:
     with quiet():
         return importlib.import_module(f"{library}.plugins.environments")
