@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "gpulayer._contract": [],
     "gpulayer.launch": ["gpulayer._contract"],
     "gpulayer.fabric.utilities": ["gpulayer._contract"],
-    "gpulayer.fabric.accelerators": ["gpulayer.fabric.utilities"],
+    "gpulayer.fabric.accelerators": ["gpulayer.fabric.utilities", "gpulayer.fabric.registry"],
     "gpulayer.fabric.environments": ["gpulayer.fabric.utilities"],
     "gpulayer.fabric.precision": ["gpulayer.fabric.utilities"],
     "gpulayer.fabric.checkpoint": ["gpulayer.fabric.utilities"],

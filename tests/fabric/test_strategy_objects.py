@@ -17,7 +17,9 @@ from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 class Other(CPUAccelerator):
     """A kind of device of one's own."""
 
-    name = "other"
+    @staticmethod
+    def name() -> str:
+        return "other"
 
 
 def single(device: str = "cpu", accelerator: Any = CPUAccelerator, **arguments: Any) -> SingleDeviceStrategy:

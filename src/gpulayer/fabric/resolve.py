@@ -1,23 +1,22 @@
 """Strings to objects: the only place that reads "auto", "gpu", "bf16-mixed" and the like."""
 
-import os
 from difflib import get_close_matches
 from typing import Any
 
 import torch
 
-from gpulayer.fabric.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator, MPSAccelerator
+from gpulayer.fabric.accelerators import (
+    Accelerator,
+    AcceleratorRegistry,
+    CPUAccelerator,
+    CUDAAccelerator,
+    MPSAccelerator,
+)
 from gpulayer.fabric.checkpoint.io import CheckpointIO
 from gpulayer.fabric.environments import ClusterEnvironment, detect_environment
 from gpulayer.fabric.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
-from gpulayer.fabric.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+from gpulayer.fabric.strategies import SingleDeviceStrategy, Strategy, StrategyRegistry
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
-
-_ACCELERATORS: dict[str, type[Accelerator]] = {
-    "cpu": CPUAccelerator,
-    "cuda": CUDAAccelerator,
-    "mps": MPSAccelerator,
-}
 
 # What users write, and the one name that the library uses for it.
 _PRECISIONS = {
@@ -32,16 +31,6 @@ _PRECISIONS = {
     "bf16": "bf16-mixed",
     "bf16-mixed": "bf16-mixed",
     "bf16-true": "bf16-true",
-}
-# Names of DDP, which say how processes are started, and whether some parameters may get no gradient.
-_STRATEGIES: dict[str, dict[str, Any]] = {
-    f"ddp{start}{unused}": {"start_method": method, **options}
-    for start, method in {"": "popen", "_spawn": "spawn", "_fork": "fork", "_notebook": "fork"}.items()
-    for unused, options in {
-        "": {},
-        "_find_unused_parameters_true": {"find_unused_parameters": True},
-        "_find_unused_parameters_false": {"find_unused_parameters": False},
-    }.items()
 }
 _TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 
@@ -68,18 +57,19 @@ def resolve_accelerator(accelerator: str | Accelerator) -> Accelerator:
                 f"check the driver and the torch build (this one is {torch.__version__})."
             )
         return gpus[0]()
-    if accelerator not in _ACCELERATORS:
+    if accelerator not in AcceleratorRegistry:
+        known = ["auto", "gpu", *AcceleratorRegistry]
         raise MisconfigurationException(
-            f"`accelerator={accelerator!r}` is unknown: choose 'auto', 'gpu', {', '.join(map(repr, _ACCELERATORS))}"
-            f"{_did_you_mean(accelerator, ['auto', 'gpu', *_ACCELERATORS])}, or pass an Accelerator."
+            f"`accelerator={accelerator!r}` is unknown{_did_you_mean(accelerator, known)}: choose one of "
+            f"{', '.join(map(repr, known))}, register it in the AcceleratorRegistry, or pass an Accelerator."
         )
-    kind = _ACCELERATORS[accelerator]
-    if not kind.is_available():
+    found: Accelerator = AcceleratorRegistry.get(accelerator)
+    if not found.is_available():
         raise MisconfigurationException(
-            f"`accelerator={accelerator!r}`, but torch sees no such device here. Use `accelerator='auto'` to take "
+            f"`accelerator={accelerator!r}`, but there is no such device here. Use `accelerator='auto'` to take "
             "what there is."
         )
-    return kind()
+    return found
 
 
 def resolve_precision(precision: Any, device_type: str) -> Precision:
@@ -159,18 +149,19 @@ def _named(name: Any, devices: list[torch.device]) -> Strategy:
                 f"`strategy='single_device'` with {len(devices)} devices: use `devices=1`, or `strategy='ddp'`."
             )
         return SingleDeviceStrategy(devices[0])
-    if not isinstance(name, str) or name not in _STRATEGIES:
-        known = ["auto", "single_device", *_STRATEGIES]
+    if not isinstance(name, str) or name not in StrategyRegistry:
+        known = ["auto", "single_device", *StrategyRegistry]
         raise MisconfigurationException(
             f"`strategy={name!r}` is unknown{_did_you_mean(str(name), known)}: choose one of "
-            f"{', '.join(map(repr, known))}, or pass a Strategy."
+            f"{', '.join(map(repr, known))}, register it in the StrategyRegistry, or pass a Strategy."
         )
-    return DDPStrategy(**_STRATEGIES[name])
+    strategy: Strategy = StrategyRegistry.get(name)
+    return strategy
 
 
 def _started(environment: ClusterEnvironment) -> tuple[Any, int]:
     """The devices of this machine and the number of machines, from how many processes were started from outside."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE") or environment.world_size())
+    here = environment.local_world_size()
     return here, environment.world_size() // here
 
 
@@ -179,7 +170,7 @@ def _agrees(strategy: Strategy, accelerator: str | Accelerator, devices: int | s
     own = type(strategy).__name__
     if accelerator != "auto" and type(resolve_accelerator(accelerator)) is not type(strategy.accelerator):
         raise MisconfigurationException(
-            f"`accelerator={accelerator!r}`, but the {own} in `strategy` runs on {strategy.accelerator.name!r}: "
+            f"`accelerator={accelerator!r}`, but the {own} in `strategy` runs on {strategy.accelerator.name()!r}: "
             "leave one out."
         )
     if isinstance(strategy, SingleDeviceStrategy) and devices not in ("auto", 1, "1", [strategy.root_device.index]):

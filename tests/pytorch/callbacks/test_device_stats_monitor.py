@@ -22,7 +22,9 @@ HOST = ["cpu_percent", "cpu_process_rss", "cpu_swap_percent", "cpu_vm_percent", 
 class Outsider(Accelerator):
     """Somebody's own device, which computes where the host does."""
 
-    name = "outsider"
+    @staticmethod
+    def name() -> str:
+        return "outsider"
 
     @staticmethod
     def is_available() -> bool:

@@ -5,14 +5,14 @@ from typing import Any
 
 import torch
 
+from gpulayer.fabric.registry import Registry
+
 
 class Accelerator(ABC):
     """One kind of device.
 
     A subclass says how a user's `devices` argument reads, how many devices there are, and whether any is here.
     """
-
-    name = "accelerator"
 
     @staticmethod
     @abstractmethod
@@ -37,6 +37,15 @@ class Accelerator(ABC):
     @abstractmethod
     def get_parallel_devices(devices: Any) -> list[torch.device]:
         """The devices that `parse_devices` named."""
+
+    @staticmethod
+    @abstractmethod
+    def name() -> str:
+        """What users call it, such as "cuda"."""
+
+    @classmethod
+    def register_accelerators(cls, accelerator_registry: Registry) -> None:
+        """Add the names under which `Trainer(accelerator=...)` finds this class."""
 
     def setup_device(self, device: torch.device) -> None:
         """Make `device` this process's current one."""

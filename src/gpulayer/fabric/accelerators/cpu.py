@@ -5,14 +5,13 @@ from typing import Any
 import torch
 
 from gpulayer.fabric.accelerators.accelerator import Accelerator
+from gpulayer.fabric.registry import Registry
 from gpulayer.fabric.utilities.device_stats import host_stats
 from gpulayer.fabric.utilities.exceptions import MisconfigurationException
 
 
 class CPUAccelerator(Accelerator):
     """Runs on the host; `devices` counts processes."""
-
-    name = "cpu"
 
     @staticmethod
     def is_available() -> bool:
@@ -34,6 +33,14 @@ class CPUAccelerator(Accelerator):
     @staticmethod
     def get_parallel_devices(devices: int) -> list[torch.device]:
         return [torch.device("cpu")] * devices
+
+    @staticmethod
+    def name() -> str:
+        return "cpu"
+
+    @classmethod
+    def register_accelerators(cls, accelerator_registry: Registry) -> None:
+        accelerator_registry.register("cpu", cls, description="the host's processor")
 
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
         return host_stats()

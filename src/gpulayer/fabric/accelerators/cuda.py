@@ -7,13 +7,13 @@ import torch
 
 from gpulayer.fabric.accelerators.accelerator import Accelerator
 from gpulayer.fabric.accelerators.indexed import read_indices
+from gpulayer.fabric.registry import Registry
 from gpulayer.fabric.utilities.device_stats import Sampler, gpu_sensors
+from gpulayer.fabric.utilities.exceptions import InvalidValueError
 
 
 class CUDAAccelerator(Accelerator):
     """A GPU seen by torch.cuda."""
-
-    name = "cuda"
 
     @cached_property  # not in an __init__, which a subclass might not call
     def _sensors(self) -> dict[torch.device, Sampler]:
@@ -35,6 +35,14 @@ class CUDAAccelerator(Accelerator):
     def get_parallel_devices(devices: list[int]) -> list[torch.device]:
         return [torch.device("cuda", index) for index in devices]
 
+    @staticmethod
+    def name() -> str:
+        return "cuda"
+
+    @classmethod
+    def register_accelerators(cls, accelerator_registry: Registry) -> None:
+        accelerator_registry.register("cuda", cls, description="GPUs that torch.cuda sees")
+
     def setup_device(self, device: torch.device) -> None:
         torch.cuda.set_device(device)
 
@@ -49,3 +57,40 @@ class CUDAAccelerator(Accelerator):
         if device not in self._sensors:
             self._sensors[device] = Sampler(partial(gpu_sensors, device))
         return torch.cuda.memory_stats(device) | self._sensors[device].newest
+
+
+def find_usable_cuda_devices(num_devices: int = -1) -> list[int]:
+    """The first GPUs on which a tensor can be put, for machines whose GPUs take one process each.
+
+    Two processes that ask at the same time may get the same ones.
+
+    Args:
+        num_devices: how many; -1 for all that can be used.
+
+    Returns:
+        Their indices, to be given as `devices`.
+
+    Raises:
+        InvalidValueError: torch sees fewer GPUs than that.
+        RuntimeError: fewer than that can be used.
+    """
+    if num_devices == 0:
+        return []
+    visible = torch.cuda.device_count()
+    if num_devices > visible or num_devices < -1 or visible == 0:
+        raise InvalidValueError(f"`num_devices={num_devices}`, but torch sees {visible} CUDA device(s) here.")
+    usable: list[int] = []
+    for index in range(visible):
+        try:
+            torch.zeros((), device=torch.device("cuda", index))
+        except RuntimeError:  # another process has it for itself
+            continue
+        usable.append(index)
+        if len(usable) == num_devices:
+            break
+    if len(usable) < num_devices:
+        raise RuntimeError(
+            f"`num_devices={num_devices}`, but of the {visible} CUDA device(s) here only {usable} can be used now; "
+            "other processes have the others."
+        )
+    return usable

@@ -6,12 +6,11 @@ import torch
 
 from gpulayer.fabric.accelerators.accelerator import Accelerator
 from gpulayer.fabric.accelerators.indexed import read_indices
+from gpulayer.fabric.registry import Registry
 
 
 class MPSAccelerator(Accelerator):
     """The GPU of an Apple machine; there is one."""
-
-    name = "mps"
 
     @staticmethod
     def is_available() -> bool:
@@ -28,6 +27,14 @@ class MPSAccelerator(Accelerator):
     @staticmethod
     def get_parallel_devices(devices: list[int]) -> list[torch.device]:
         return [torch.device("mps", index) for index in devices]
+
+    @staticmethod
+    def name() -> str:
+        return "mps"
+
+    @classmethod
+    def register_accelerators(cls, accelerator_registry: Registry) -> None:
+        accelerator_registry.register("mps", cls, description="the GPU of an Apple machine")
 
     def teardown(self) -> None:
         torch.mps.empty_cache()

@@ -1,5 +1,6 @@
 """What starts the processes of a run, and tells each of them its place."""
 
+import os
 from abc import ABC, abstractmethod
 
 
@@ -50,11 +51,15 @@ class ClusterEnvironment(ABC):
     def node_rank(self) -> int:
         """The number of its machine."""
 
+    def local_world_size(self) -> int:
+        """How many processes this machine has."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE") or self.world_size())
+
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
         """Compare the Trainer's arguments with what was started.
 
         Raises:
-            MisconfigurationException: they differ.
+            InvalidValueError: they differ.
         """
 
     def teardown(self) -> None:

@@ -1,17 +1,20 @@
-"""SLURM: which job this process is part of, and how to put the job back into the queue."""
+"""SLURM: which job this process is part of, its place in it, and how to put the job back into the queue."""
 
 import os
 import re
 import signal
 import subprocess
 
-from gpulayer.fabric.environments.environment import ClusterEnvironment
+from gpulayer.fabric.environments.local import LightningEnvironment
+from gpulayer.fabric.utilities.exceptions import InvalidValueError
 
 INTERACTIVE = ("bash", "interactive")  # the names of jobs that `srun --pty bash` and `salloc` start
 
 
-class SLURMEnvironment(ClusterEnvironment):
-    """A job of SLURM's.
+class SLURMEnvironment(LightningEnvironment):
+    """A job of SLURM's. Places are those of the tasks that `srun` started.
+
+    Where the job's script runs the program without srun there is one process, and the Trainer starts the others.
 
     Args:
         auto_requeue: when SLURM sends `requeue_signal`, save a checkpoint and put the job back into the queue.
@@ -20,9 +23,12 @@ class SLURMEnvironment(ClusterEnvironment):
     """
 
     def __init__(self, auto_requeue: bool = True, requeue_signal: signal.Signals | None = None) -> None:
+        super().__init__()
         self.auto_requeue = auto_requeue
         # None on Windows, which has no such signal, and no SLURM.
         self.requeue_signal = requeue_signal or getattr(signal, "SIGUSR1", None)
+
+    # -- the job ---------------------------------------------------------------------------------------------------
 
     @staticmethod
     def detect() -> bool:
@@ -45,39 +51,80 @@ class SLURMEnvironment(ClusterEnvironment):
         """How often this job was put back into the queue before."""
         return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
+    # -- this process's place ----------------------------------------------------------------------------------------
+
     @property
     def creates_processes_externally(self) -> bool:
-        return True
+        return _by_srun() or super().creates_processes_externally
 
     @property
     def main_address(self) -> str:
-        if address := os.environ.get("MASTER_ADDR"):
-            return address
-        first = re.split(r",(?![^\[]*\])", os.environ.get("SLURM_NODELIST") or "127.0.0.1")[0].split(" ")[0]
-        return re.sub(r"\[(\d+).*\]", r"\1", first)  # node[07-09,12] begins with node07
+        if not _by_srun() or "MASTER_ADDR" in os.environ:
+            return super().main_address
+        # Those of this srun, which may have left out the first ones of the job.
+        nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_NODELIST")
+        return self.resolve_root_node_address(nodes or "127.0.0.1")
 
     @property
     def main_port(self) -> int:
-        # The same in all processes of a job, and likely another in another job.
-        return int(os.environ.get("MASTER_PORT") or 15000 + (self.job_id() or 0) % 10000)
+        if not _by_srun() or "MASTER_PORT" in os.environ:
+            return super().main_port
+        # The same in all processes of an srun, and likely another in another one, or another job.
+        return 15000 + (int(os.environ["SLURM_JOB_ID"]) + int(os.environ["SLURM_STEP_ID"])) % 10000
+
+    @staticmethod
+    def resolve_root_node_address(nodes: str) -> str:
+        """The first host of a list.
+
+        Args:
+            nodes: as in SLURM_NODELIST: "node[07-09,12],other3", "rack[1-2]node[1-4]", "host1 host2", addresses.
+        """
+        first = re.split(r"[, ](?![^\[]*\])", nodes.strip())[0]
+        return re.sub(r"\[([^],-]+)[^]]*\]", r"\1", first)
 
     def world_size(self) -> int:
-        return int(os.environ.get("SLURM_NTASKS") or 1)
-
-    def set_world_size(self, size: int) -> None:
-        pass
+        return int(os.environ["SLURM_NTASKS"]) if _by_srun() else super().world_size()
 
     def global_rank(self) -> int:
-        return int(os.environ.get("SLURM_PROCID") or 0)
-
-    def set_global_rank(self, rank: int) -> None:
-        pass
+        return int(os.environ["SLURM_PROCID"]) if _by_srun() else super().global_rank()
 
     def local_rank(self) -> int:
-        return int(os.environ.get("SLURM_LOCALID") or 0)
+        return int(os.environ["SLURM_LOCALID"]) if _by_srun() else super().local_rank()
 
     def node_rank(self) -> int:
-        return int(os.environ.get("SLURM_NODEID") or 0)
+        return int(os.environ["SLURM_NODEID"]) if _by_srun() else super().node_rank()
+
+    def local_world_size(self) -> int:
+        return _tasks()[self.node_rank()] if _by_srun() else super().local_world_size()
+
+    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
+        if not self.detect():
+            return
+        if not _by_srun():
+            if num_nodes > 1 and "NODE_RANK" not in os.environ:
+                raise InvalidValueError(
+                    f"`num_nodes={num_nodes}`, but this program was not started by srun, so it runs on one node only: "
+                    "write `srun python ...` in the job's script, with `--nodes` and `--ntasks-per-node`."
+                )
+            return
+        tasks = _tasks()
+        if len(set(tasks)) > 1:
+            raise InvalidValueError(
+                f"SLURM placed {tasks} tasks on the nodes, and each needs as many: use `--nodes` and "
+                f"`--ntasks-per-node` in place of `--ntasks={sum(tasks)}`."
+            )
+        if num_devices != tasks[0]:
+            raise InvalidValueError(
+                f"`devices={num_devices}`, but SLURM started {tasks[0]} task(s) on each node: set "
+                f"`devices={tasks[0]}` in the program, or `--ntasks-per-node={num_devices}` in the job."
+            )
+        if num_nodes != len(tasks):
+            raise InvalidValueError(
+                f"`num_nodes={num_nodes}`, but SLURM started tasks on {len(tasks)} node(s): set "
+                f"`num_nodes={len(tasks)}` in the program, or `--nodes={num_nodes}` in the job."
+            )
+
+    # -- back into the queue -----------------------------------------------------------------------------------------
 
     @property
     def requeues(self) -> bool:
@@ -97,3 +144,14 @@ class SLURMEnvironment(ClusterEnvironment):
         except (OSError, subprocess.CalledProcessError) as error:
             why = getattr(error, "stderr", "") or str(error)
             raise RuntimeError(f"`{' '.join(command)}` failed: {why.strip()}") from error
+
+
+def _by_srun() -> bool:
+    """Whether srun started this process; the variables of a job are there in its script, too."""
+    return "SLURM_STEP_ID" in os.environ
+
+
+def _tasks() -> list[int]:
+    """How many tasks srun started on each node; SLURM writes "2(x3),1" for [2, 2, 2, 1]."""
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ["SLURM_STEP_TASKS_PER_NODE"])
+    return [int(count) for count, times in found for _ in range(int(times or 1))]

@@ -3,7 +3,7 @@
 import os
 
 from gpulayer.fabric.environments.environment import ClusterEnvironment
-from gpulayer.fabric.utilities.exceptions import MisconfigurationException
+from gpulayer.fabric.utilities.exceptions import InvalidValueError
 
 
 class TorchElasticEnvironment(ClusterEnvironment):
@@ -23,7 +23,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @staticmethod
     def detect() -> bool:
-        return {"RANK", "GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"} <= os.environ.keys()
+        return {"RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"} <= os.environ.keys()
 
     def world_size(self) -> int:
         return int(os.environ["WORLD_SIZE"])
@@ -45,7 +45,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
         if num_devices * num_nodes != self.world_size():
-            raise MisconfigurationException(
+            raise InvalidValueError(
                 f"`devices={num_devices}, num_nodes={num_nodes}` are {num_devices * num_nodes} processes, but torchrun "
                 f"started {self.world_size()}: give the Trainer the same numbers as torchrun's --nproc-per-node and "
                 "--nnodes, or leave `devices` and `num_nodes` out."

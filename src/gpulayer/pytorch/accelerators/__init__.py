@@ -1,5 +1,19 @@
 """Accelerators, at the path where code written for Lightning imports them."""
 
-from gpulayer.fabric.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator, MPSAccelerator
+from gpulayer.fabric.accelerators import (
+    Accelerator,
+    AcceleratorRegistry,
+    CPUAccelerator,
+    CUDAAccelerator,
+    MPSAccelerator,
+    find_usable_cuda_devices,
+)
 
-__all__ = ["Accelerator", "CPUAccelerator", "CUDAAccelerator", "MPSAccelerator"]
+__all__ = [
+    "Accelerator",
+    "AcceleratorRegistry",
+    "CPUAccelerator",
+    "CUDAAccelerator",
+    "MPSAccelerator",
+    "find_usable_cuda_devices",
+]

@@ -106,7 +106,7 @@ class DeviceStatsMonitor(Callback):
             trainer.delivery.row({f"DeviceStatsMonitor.{hook}/{name}": value for name, value in stats.items()}, step)
 
     def _read(self, trainer: Trainer) -> dict[str, Any]:
-        on_cpu = trainer.accelerator.name == "cpu"
+        on_cpu = trainer.accelerator.name() == "cpu"
         if on_cpu and self._cpu_stats is False:
             return {}
         stats = trainer.accelerator.get_device_stats(trainer.strategy.root_device)
