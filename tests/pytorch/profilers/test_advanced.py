@@ -55,7 +55,9 @@ def test_the_log_gets_the_most_expensive(caplog: pytest.LogCaptureFixture) -> No
     trainer(profiler="advanced", max_epochs=1).fit(Slow(), loader())
     (text,) = [record.getMessage() for record in caplog.records if "ncalls" in record.getMessage()]
     blocks = [block for block in text.split("\n\n") if "ncalls" in block]
-    assert any(block.startswith("[Strategy]SingleDeviceStrategy.training_step") for block in blocks)
+    # The first optimizer of a process imports much of torch, which may take longer than all steps.
+    longest = next(block for block in blocks if not block.startswith("configure_optimizers"))
+    assert longest.startswith("[Strategy]SingleDeviceStrategy.training_step")
     assert len(blocks) == 5
     assert all(len(block.splitlines()) <= 7 for block in blocks)
     assert "more actions" in text
